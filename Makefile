@@ -1,0 +1,29 @@
+# make demo | make test | make lint | make clean. Each sets up what it needs in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	@$(BIN)/python -m litz.demo
+
+test: lint
+	@$(BIN)/python -m pytest
+
+lint: $(READY)
+	@$(BIN)/ruff check litz tests
+	@$(BIN)/ruff format --check --quiet litz tests
+	@$(BIN)/mypy
+
+# torch goes first and alone: what follows must find it in place and never replace its build.
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up .venv (once; torch is large)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) torch
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m litz`: the command line, which is `litz/cli.py`."""
+
+from litz.cli import main
+
+main()

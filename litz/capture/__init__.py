@@ -1,0 +1,40 @@
+"""Stage 1: the functional ATen graph of a program, with fake values and source lines.
+
+In: the FX module that AOTAutograd made. Out: `Graph`. Example: `x.add_(1)` arrives as
+`add = aten.add.Tensor(x, 1); aten.copy_.default(x, add)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+
+from litz.capture.autograd import through_autograd
+from litz.capture.decompositions import decompositions
+from litz.ir.graph import Graph
+from litz.trace import stage
+
+
+@stage("capture", "the functional ATen graph")
+def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
+    """Collect the tensors the module itself holds; copy it, since passes rewrite in place."""
+    copied = torch.fx.GraphModule(module, torch.fx.Graph())
+    copied.graph.output(copied.graph.graph_copy(module.graph, {}))
+    copied.recompile()
+    attributes: dict[str, Any] = {}
+    for node in copied.graph.nodes:
+        if node.op == "get_attr":
+            attributes[str(node.target)] = _attribute(module, str(node.target))
+    return Graph(copied, kind=kind, attributes=attributes)
+
+
+def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+__all__ = ["capture", "decompositions", "through_autograd"]

@@ -1,0 +1,39 @@
+"""The hooks into torch: Dynamo hands us a module, AOTAutograd makes it functional.
+
+In: Dynamo's FX module and its inputs. Out: a callable, built from the graphs that AOTAutograd
+hands to `compile_graph`: one inference graph, or a forward and, later, a backward one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import default_partition
+
+from litz.capture.decompositions import decompositions
+
+# (module, inputs, kind) -> a function over the list of inputs, which it may clear
+CompileGraph = Callable[[torch.fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
+
+
+def through_autograd(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], compile_graph: CompileGraph
+) -> Callable[..., Any]:
+    """Functionalise, decompose and (for training) split into forward and backward."""
+
+    def compiler(kind: str) -> Callable[..., Any]:
+        return lambda gm, args: compile_graph(gm, args, kind)
+
+    hook = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=default_partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    return hook(module, inputs)  # type: ignore[no-any-return]

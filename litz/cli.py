@@ -1,0 +1,131 @@
+"""The command line: `python -m litz COMMAND`, or `litz COMMAND`.
+
+In: a command. Out: a table on stdout; a mistake is one line on stderr and exit status 1. The
+commands read the same values as the Python interface. Example: `python -m litz options --json`.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from importlib import metadata
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from litz import config
+from litz.config import FLAGS, Flag, allowed_text, type_text
+from litz.errors import MissingDependency, UserError
+
+app = typer.Typer(
+    help="Litz, a compiler for PyTorch programs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_NEEDED = ("torch", "llvmlite", "numpy")
+_COMPILERS = ("c++", "g++", "clang++", "cl")
+_PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe
+
+
+@app.command()
+def options(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+) -> None:
+    """List every flag: its type, default, stage and meaning."""
+    now = config.snapshot()
+    if as_json:
+        print(
+            json.dumps([_described(flag, flag.value_in(now)) for flag in FLAGS.values()], indent=2)
+        )
+        return
+    table = Table("flag", "type", "default", "stage", "meaning", box=None, header_style="bold")
+    for flag in FLAGS.values():
+        allowed = allowed_text(flag)
+        meaning = f"{flag.sentence} ({allowed})" if allowed else flag.sentence
+        value = flag.value_in(now)
+        default = str(flag.default) + ("" if value == flag.default else f" (now {value})")
+        table.add_row(flag.name, type_text(flag), default, flag.stage, meaning)
+    _print(table)
+    print("\nAn environment variable sets any of them: LITZ_CPP_THREADS=1 is cpp.threads = 1.")
+
+
+@app.command()
+def modes() -> None:
+    """List the modes of torch.compile with the flags each sets."""
+    table = Table("mode", "flags", box=None, header_style="bold")
+    for mode, flags in config.list_mode_options().items():
+        table.add_row(mode, ", ".join(f"{name}={value}" for name, value in flags.items()))
+    _print(table)
+
+
+@app.command()
+def env() -> None:
+    """Show what Litz finds here: versions, the processor, a C++ compiler."""
+    table = Table(box=None, show_header=False)
+    for name, value in _facts():
+        table.add_row(name, value)
+    _print(table)
+
+
+def _facts() -> list[tuple[str, str]]:
+    """What `env` prints, in order."""
+    versions = [(name, _version(name)) for name in _NEEDED]
+    # The target needs llvmlite, whose absence is for `_version` to report.
+    from litz.target import host
+
+    target = host()
+    compiler = next(filter(None, map(shutil.which, _COMPILERS)), "none")
+    return [
+        ("litz", _version("litz")),
+        ("python", platform.python_version()),
+        *versions,
+        ("processor", target.name),
+        ("vector width", f"{8 * target.vector_bytes} bits"),
+        ("threads", str(target.threads)),
+        ("C++ compiler", f"{compiler} (not needed)"),
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        raise MissingDependency(package) from None
+
+
+def _described(flag: Flag, value: object) -> dict[str, object]:
+    """A flag as JSON; a function, the one value with no JSON, is its text."""
+    return {
+        "name": flag.name,
+        "type": type_text(flag),
+        "default": flag.default,
+        "value": str(value) if callable(value) else value,
+        "allowed": allowed_text(flag),
+        "env": flag.env,
+        "stage": flag.stage,
+        "affects_code": flag.affects_code,
+        "sentence": flag.sentence,
+    }
+
+
+def _print(table: Table) -> None:
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(width=width, highlight=False, markup=False).print(table)
+
+
+def main() -> None:
+    """Run one command. A mistake of the user's is a line, not a traceback."""
+    try:
+        app()
+    except UserError as error:
+        raise SystemExit(f"litz: {error}") from None
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _NEEDED:
+            raise
+        raise SystemExit(f"litz: {MissingDependency(package)}") from None

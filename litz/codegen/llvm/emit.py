@@ -1,0 +1,265 @@
+"""The emitter: a scheduled kernel becomes one LLVM function.
+
+In: `ScheduledKernel`. Out: LLVM IR text of `void @name(ptr args, i64 begin, i64 end)`, which runs the
+tasks begin..end-1. `args` holds one pointer a buffer and, last, the error flag. A task is a point of
+the outer axes (a chunk of the vector axis counts as one); inside it the phases run in order.
+
+    for task in begin..end:            outer axes from the task's number
+        for each phase:                inner axes, the last in lanes, the tail masked
+            values, then stores;  reductions are finished behind the loop
+"""
+
+from __future__ import annotations
+
+from litz.codegen.llvm.builder import Builder, Type, Value
+from litz.codegen.llvm.ops import stored_type
+from litz.codegen.llvm.reductions import Reduction, identity
+from litz.codegen.llvm.scope import I64, Scope, Scopes
+from litz.codegen.llvm.values import Values
+from litz.ir.expr import Expr, walk
+from litz.ir.program import Phase, Store
+from litz.ir.scheduled import ScheduledKernel
+
+POINTER = Type("ptr", 1)
+
+
+class KernelEmitter:
+    """Writes one kernel."""
+
+    def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
+        self.scheduled, self.kernel, self.name = scheduled, scheduled.kernel, name
+        self.choice = scheduled.choice
+        self.b = Builder(self.choice.lanes, "f32")
+        self.b.lines.append("entry:")
+        self.scopes = Scopes(self.b)
+        self.values = Values(self.b, self.scopes, self.choice.lanes)
+        self.values.written = {s.buffer for p in self.kernel.phases for s in p.stores}
+
+    def emit(self) -> str:
+        """The whole function."""
+        self._arguments()
+        begin, end = Value("%begin", I64), Value("%end", I64)
+        task = self.scopes.open_loop(begin, end, 1)
+        if self.choice.vector is None:
+            self._bind_tasks(task, [])
+            self.values.row_level = self.scopes.depth
+            self._rows_in_lanes()
+        else:
+            self._lanes_of_rows(task)
+        self.scopes.close()
+        self._report_errors()
+        body = "\n".join(self.b.lines)
+        return f"define void @{self.name}(ptr %args, i64 %begin, i64 %end) #0 {{\n{body}\n}}\n"
+
+    # -- arguments and scratch ---------------------------------------------------------------
+
+    def _arguments(self) -> None:
+        b, values = self.b, self.values
+        for k in range(len(self.scheduled.arguments)):
+            values.pointers[self._flat(k)] = self._argument(k)
+        copies = self.choice.lanes if self.choice.vector is not None else 1
+        for row in self.kernel.scratch:
+            kind = stored_type(row.dtype, 1)
+            count = row.shape[0].attr * copies
+            # A row stays within a cache line's alignment, so that whole vectors load in one.
+            values.pointers[row] = b.emit(f"alloca [{count} x {kind}], align 64", POINTER)
+            values.local[row] = copies
+        values.errors = b.emit("alloca i32", POINTER)
+        b.lines.append(f"  store i32 0, {values.errors}")
+        values.safe = b.emit("alloca i64, align 8", POINTER)
+        b.lines.append(f"  store i64 0, {values.safe}")
+
+    def _flat(self, k: int) -> object:
+        return self._by_name[f"b{k}"]
+
+    @property
+    def _by_name(self) -> dict[str, object]:
+        found: dict[str, object] = {}
+        for phase in self.kernel.phases:
+            for store in phase.stores:
+                found[store.buffer.name] = store.buffer
+                for node in walk(store.value, *store.index):
+                    if node.op == "load":
+                        found[node.buffer.name] = node.buffer
+        return found
+
+    def _argument(self, k: int) -> Value:
+        slot = self.b.emit(f"getelementptr ptr, ptr %args, i64 {k}", POINTER)
+        return self.b.emit(f"load ptr, {slot}", POINTER)
+
+    def _report_errors(self) -> None:
+        """One store behind all tasks, and only if something was wrong."""
+        b = self.b
+        assert self.values.errors is not None
+        noted = b.emit(f"load i32, {self.values.errors}", Type("i32", 1))
+        self.scopes.open_if(b.compare("ne", noted, 0))
+        flag = self._argument(len(self.scheduled.arguments))
+        b.lines.append(f"  store {noted}, {flag}")
+        self.scopes.close()
+        b.lines.append("  ret void")
+
+    # -- outer axes --------------------------------------------------------------------------
+
+    def _bind_tasks(self, task: Value, chunks: list[int]) -> list[Value]:
+        """Read the outer axes off the task's number; digits beyond the axes come first."""
+        b, level = self.b, self.scopes.depth
+        axes = [a for a in self.kernel.outer if a is not self.choice.vector]
+        left, extra = task, []
+        for n in chunks:
+            extra.append(self._digit(left, n))
+            left = b.emit(f"udiv {left}, {n}", I64) if n > 1 else left
+        for k, a in enumerate(reversed(axes)):
+            n = a.extent.attr
+            last = k == len(axes) - 1
+            self.values.axis_level[a] = level
+            self.scopes.bind(level, a, left if last else self._digit(left, n))
+            left = left if last else b.emit(f"udiv {left}, {n}", I64)
+        return extra
+
+    def _digit(self, number: Value, n: int) -> Value:
+        return self.b.emit(f"urem {number}, {n}", I64) if n > 1 else self.b.constant(0, I64)
+
+    def _lanes_of_rows(self, task: Value) -> None:
+        """The vector axis is an outer one: each lane is a row of its own."""
+        vector, chunk, lanes = self.choice.vector, self.choice.chunk, self.choice.lanes
+        assert vector is not None
+        n = vector.extent.attr
+        (piece,) = self._bind_tasks(task, [-(-n // chunk)])
+        b = self.b
+        start = b.mul(piece, chunk)
+        stop = b.intrinsic("smin", b.add(start, chunk), n)
+        self.values.axis_level[vector] = self.values.row_level = self.scopes.depth + 1
+        base = self.scopes.open_loop(start, stop, lanes, whole_steps=True)
+        self._lane_group(vector, base, None)
+        self.scopes.close()
+        if n % lanes or chunk % lanes:
+            whole = b.emit(f"and {b.sub(stop, start)}, {-lanes}", I64)
+            first = b.add(start, whole)
+            self.scopes.open_if(b.compare("slt", first, stop))
+            count = self.values.spread(b.sub(stop, first))
+            mask = b.compare("slt", self.values.iota(1), count)
+            self._lane_group(vector, first, mask)
+            self.scopes.close()
+
+    def _lane_group(self, vector: Expr, base: Value, mask: Value | None) -> None:
+        self.values.set_vector(vector, base, mask)
+        for phase in self.kernel.phases:
+            self._phase(phase, in_lanes=False)
+
+    def _rows_in_lanes(self) -> None:
+        for phase in self.kernel.phases:
+            self._phase(phase, in_lanes=True)
+
+    # -- phases ------------------------------------------------------------------------------
+
+    def _phase(self, phase: Phase, in_lanes: bool) -> None:
+        """The loop nest of a phase, then what its reductions complete."""
+        scans = [n for s in phase.stores for n in walk(s.value) if n.op == "scan"]
+        lanes = self.choice.lanes if not (in_lanes and (scans or not phase.inner)) else 1
+        saved, self.values.lanes = self.values.lanes, lanes
+        reduces = list(
+            dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce")
+        )
+        unroll = self._unroll(phase, lanes) if in_lanes and reduces else 1
+        reductions = [Reduction(self.values, n, unroll, lanes) for n in reduces]
+        for reduction in reductions:
+            reduction.start()
+        self._start_scans(scans, lanes)
+        completing = [s for s in phase.stores if any(n.op == "reduce" for n in walk(s.value))]
+        inside = [s for s in phase.stores if s not in completing]
+        self._nest(phase, list(phase.inner), reductions, inside, unroll, in_lanes)
+        if in_lanes:
+            self.values.set_vector(None, None, None)
+        for reduction in reductions:
+            folded = reduction.finish(fold_lanes=in_lanes)
+            self.scopes.bind(self.scopes.depth, reduction.node, folded)
+        self._stores(completing)
+        self.values.lanes = saved
+
+    def _unroll(self, phase: Phase, lanes: int) -> int:
+        n = phase.inner[-1].extent.attr
+        unroll = self.choice.unroll
+        while unroll > 1 and n < lanes * unroll:
+            unroll //= 2
+        return unroll
+
+    def _start_scans(self, scans: list[Expr], lanes: int) -> None:
+        for node in dict.fromkeys(scans):
+            slot = Reduction(self.values, _as_reduce(node), 1, lanes)
+            slot.start()
+            self.values.accumulators[node] = slot.slots[0]
+
+    def _nest(
+        self, phase: Phase, axes: list[Expr], reductions: list[Reduction], inside: list[Store],
+        unroll: int, in_lanes: bool,
+    ) -> None:  # fmt: skip
+        if not axes:
+            self._body(reductions, inside, 0)
+            return
+        variable, *rest = axes
+        n = variable.extent.attr
+        if in_lanes and not rest and self.values.lanes > 1:
+            self._in_lanes(variable, n, reductions, inside, unroll)
+            return
+        counter = self.scopes.open_loop(self._number(0), self._number(n), 1)
+        self.values.axis_level[variable] = self.scopes.depth
+        self.scopes.bind(self.scopes.depth, variable, counter)
+        self._nest(phase, rest, reductions, inside, unroll, in_lanes)
+        self.scopes.close()
+
+    def _in_lanes(
+        self, variable: Expr, n: int, reductions: list[Reduction], inside: list[Store], unroll: int
+    ) -> None:
+        """Whole groups of vectors, whole vectors, then one masked vector."""
+        lanes = self.values.lanes
+        grouped = n - n % (lanes * unroll)
+        whole = n - n % lanes
+        for start, stop, copies in ((0, grouped, unroll), (grouped, whole, 1)):
+            if start < stop:
+                step = lanes * copies
+                base = self.scopes.open_loop(self._number(start), self._number(stop), step)
+                for copy in range(copies):
+                    first = self.b.add(base, copy * lanes) if copy else base
+                    self._copy(variable, first, None, reductions, inside, copy)
+                self.scopes.close()
+        if whole < n:
+            bits = ", ".join(f"i1 {int(k < n - whole)}" for k in range(lanes))
+            mask = Value(f"<{bits}>", Type("i1", lanes))
+            self._copy(variable, self._number(whole), mask, reductions, inside, 0)
+
+    def _copy(
+        self, variable: Expr, first: Value, mask: Value | None, reductions: list[Reduction],
+        inside: list[Store], copy: int,
+    ) -> None:  # fmt: skip
+        """One copy of the body: the same lines go on, but what it computes is its own."""
+        around = self.scopes.stack[-1]
+        self.scopes.stack.append(Scope(around.lines, around.block))
+        self.values.axis_level[variable] = self.scopes.depth
+        self.values.set_vector(variable, first, mask)
+        self._body(reductions, inside, copy)
+        self.scopes.stack.pop()
+        self.scopes.select(self.scopes.depth)
+
+    def _body(self, reductions: list[Reduction], inside: list[Store], copy: int) -> None:
+        for reduction in reductions:
+            reduction.update(copy)
+        self._stores(inside)
+
+    def _stores(self, stores: list[Store]) -> None:
+        """All values first: a buffer may have taken the place of one that is read here."""
+        computed = [self.values.value(s.value) for s in stores]
+        for store, value in zip(stores, computed, strict=True):
+            self.values.store(store.buffer, store.index[0], value, store.value.dtype)
+
+    def _number(self, value: int) -> Value:
+        return self.b.constant(value, I64)
+
+
+def _as_reduce(scan: Expr) -> Expr:
+    """A scan's accumulator starts as its reduction's does."""
+    from litz.ir.expr import reduce
+
+    return reduce(scan.attr, (), scan.args[0])
+
+
+__all__ = ["KernelEmitter", "identity"]

@@ -1,0 +1,111 @@
+"""Math functions as LLVM IR, inlined into kernels: exp, log, tanh, erf, sin, pow, ...
+
+In: which functions are wanted, of which type and width. Out: IR text that defines each once, and
+the declarations it needs. Example:
+
+    text, declares = definitions([("exp", "f32", 16)])
+    # define internal <16 x float> @litz.exp.f32.v16(<16 x float> %x) alwaysinline nounwind { ...
+
+A body is a Python function from a `Builder` and operands to the result, so one may use another.
+`ulp` is the stated largest error in units of the last place, which the tests hold to; NaN,
+infinities, signed zeros and subnormals are right. What is not worth its own algorithm in f64 calls
+libm lane by lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from litz.codegen.llvm.builder import Builder, Value
+from litz.codegen.llvm.math import error_function as error
+from litz.codegen.llvm.math import exponential, hyperbolic, logarithm, power, trigonometric
+from litz.codegen.llvm.math import inverse_trigonometric as inverse
+
+Body = Callable[..., Value]
+
+
+@dataclass(frozen=True)
+class MathFunction:
+    """`ulp` and `bodies` by dtype name; a body takes a builder and `arity` operands."""
+
+    name: str
+    arity: int
+    ulp: dict[str, float]
+    bodies: dict[str, Body]
+
+
+def _both(name: str, body: Body, f32: float, f64: float) -> MathFunction:
+    """One algorithm for either type."""
+    return MathFunction(name, 1, {"f32": f32, "f64": f64}, {"f32": body, "f64": body})
+
+
+def _single(name: str, body: Body, f32: float, f64: float, arity: int = 1) -> MathFunction:
+    """Our algorithm for f32, libm for f64."""
+
+    def libm(b: Builder, *operands: Value) -> Value:
+        return b.each_lane(name, *operands)
+
+    return MathFunction(name, arity, {"f32": f32, "f64": f64}, {"f32": body, "f64": libm})
+
+
+_ROWS = [
+    _both("exp", exponential.exp, 1.0, 1.0),
+    _both("exp2", exponential.exp2, 1.0, 1.0),
+    _both("expm1", exponential.expm1, 1.5, 1.5),
+    _both("sigmoid", exponential.sigmoid, 2.5, 2.5),
+    _both("log", logarithm.log, 1.5, 1.5),
+    _both("log2", logarithm.log2, 1.5, 1.5),
+    _both("log10", logarithm.log10, 1.5, 1.5),
+    _both("log1p", logarithm.log1p, 1.5, 1.5),
+    _both("sin", trigonometric.sin, 1.5, 1.5),
+    _both("cos", trigonometric.cos, 1.5, 1.5),
+    _single("tan", trigonometric.tan, 2.5, 1.0),
+    _single("asin", inverse.asin, 2.5, 1.0),
+    _single("acos", inverse.acos, 2.5, 1.0),
+    _single("atan", inverse.atan, 2.5, 1.0),
+    _single("atan2", inverse.atan2, 2.5, 1.0, arity=2),
+    _both("sinh", hyperbolic.sinh, 1.5, 1.5),
+    _both("cosh", hyperbolic.cosh, 1.5, 1.5),
+    _both("tanh", hyperbolic.tanh, 1.5, 1.5),
+    _single("asinh", hyperbolic.asinh, 1.0, 2.5),
+    _single("acosh", hyperbolic.acosh, 1.0, 2.5),
+    _single("atanh", hyperbolic.atanh, 1.0, 2.5),
+    _both("erf", error.erf, 1.5, 1.5),
+    _single("erfc", error.erfc, 1.0, 5.0),
+    _single("pow", power.power, 1.0, 1.0, arity=2),
+    _single("fmod", power.fmod, 0.0, 0.0, arity=2),
+]
+
+MATH: dict[str, MathFunction] = {row.name: row for row in _ROWS}
+
+
+def symbol(name: str, dtype: str, lanes: int) -> str:
+    """The name of the function in a module, without the @."""
+    return f"litz.{name}.{dtype}.v{lanes}"
+
+
+def _define(name: str, dtype: str, lanes: int) -> tuple[str, set[str]]:
+    b = Builder(lanes, dtype)
+    operands = [b.parameter(p) for p in "xy"[: MATH[name].arity]]
+    b.ret(MATH[name].bodies[dtype](b, *operands))
+    head = f"define internal {b.type} @{symbol(name, dtype, lanes)}"
+    parameters = ", ".join(map(str, operands))
+    lines = [f"{head}({parameters}) alwaysinline nounwind {{", "entry:", *b.lines, "}"]
+    return "\n".join(lines), b.declares
+
+
+def definition(name: str, dtype: str, lanes: int) -> str:
+    """The text of one function."""
+    return _define(name, dtype, lanes)[0]
+
+
+def definitions(wanted: Iterable[tuple[str, str, int]]) -> tuple[str, set[str]]:
+    """The functions wanted, as (name, dtype, lanes), each once; and the `declare`s they need."""
+    texts: list[str] = []
+    declares: set[str] = set()
+    for key in dict.fromkeys(wanted):
+        text, needed = _define(*key)
+        texts.append(text)
+        declares |= needed
+    return "\n\n".join(texts), declares

@@ -1,0 +1,228 @@
+"""How LLVM spells each op of the table.
+
+In: a `Builder`, the IR type of the operands, and the operands. Out: one LLVM value.
+`SPELLING` covers every row of `litz.ir.ops.OPS`; functions named in `CALLED` are inline definitions
+from `litz.codegen.llvm.math`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from litz.codegen.llvm.builder import Builder, Type, Value
+from litz.codegen.llvm.literals import ELEMENT
+from litz.ir.dtypes import BF16, BOOL, DType
+
+Spell = Callable[..., Value]
+
+# Ops that are calls of an inline math function of the same name.
+CALLED = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc sigmoid pow atan2 fmod".split()
+)
+
+
+def _arithmetic(float_op: str, int_op: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    return b.emit(f"{float_op if dtype.is_float else int_op} {x}, {y.text}", x.type)
+
+
+def _extreme(kind: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    """Floats propagate NaN, as eager's do."""
+    if dtype.is_float:
+        return b.intrinsic(f"{kind}imum", x, y)
+    if dtype is BOOL:
+        return b.bit_or(x, y) if kind == "max" else b.bit_and(x, y)
+    return b.intrinsic(f"{'u' if dtype.kind == 'u' else 's'}{kind}", x, y)
+
+
+def _compare(predicate: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    if dtype.is_float:
+        return b.compare("une" if predicate == "ne" else f"o{predicate}", x, y)
+    if predicate in ("eq", "ne"):
+        return b.compare(predicate, x, y)
+    return b.compare(f"{'s' if dtype.kind == 'i' else 'u'}{predicate}", x, y)
+
+
+def _negate(b: Builder, dtype: DType, x: Value) -> Value:
+    return b.neg(x)
+
+
+def _absolute(b: Builder, dtype: DType, x: Value) -> Value:
+    if dtype.is_float:
+        return b.abs(x)
+    return b.select(b.compare("slt", x, 0), b.sub(0, x), x)
+
+
+def _invert(b: Builder, dtype: DType, x: Value) -> Value:
+    return b.bit_xor(x, 1 if dtype is BOOL else -1)
+
+
+def _sign(b: Builder, dtype: DType, x: Value) -> Value:
+    """NaN and zero give zero."""
+    one = b.copysign(b.constant(1.0, x.type), x)
+    return b.select(b.compare("one", x, 0.0), one, b.constant(0.0, x.type))
+
+
+def _rsqrt(b: Builder, dtype: DType, x: Value) -> Value:
+    return b.div(b.constant(1.0, x.type), b.sqrt(x))
+
+
+def _floor_divide(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    """Truncated quotient, less one where the signs differ and it is not exact."""
+    if dtype.kind == "u":
+        return b.emit(f"udiv {x}, {y.text}", x.type)
+    quotient, remainder = _divide_signed(b, x, y)
+    crossed = b.bit_and(b.compare("ne", remainder, 0), b.compare("slt", b.bit_xor(remainder, y), 0))
+    return b.select(crossed, b.sub(quotient, 1), quotient)
+
+
+def _divide_signed(b: Builder, x: Value, y: Value) -> tuple[Value, Value]:
+    """x / -1 overflows for the least integer, which traps: negate instead, which wraps."""
+    minus_one = b.compare("eq", y, -1)
+    safe = b.select(minus_one, b.constant(1, y.type), y)
+    quotient = b.emit(f"sdiv {x}, {safe.text}", x.type)
+    quotient = b.select(minus_one, b.sub(0, x), quotient)
+    return quotient, b.sub(x, b.mul(quotient, y))
+
+
+def _truncate_divide(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    if dtype.kind == "u":
+        return b.emit(f"udiv {x}, {y.text}", x.type)
+    return _divide_signed(b, x, y)[0]
+
+
+def _modulo(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    """The sign follows the divisor."""
+    if dtype.kind == "u":
+        return b.emit(f"urem {x}, {y.text}", x.type)
+    _, remainder = _divide_signed(b, x, y)
+    crossed = b.bit_and(b.compare("ne", remainder, 0), b.compare("slt", b.bit_xor(remainder, y), 0))
+    return b.select(crossed, b.add(remainder, y), remainder)
+
+
+def _shift(left: bool, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    """Amounts outside the width: all bits go out, as in eager; LLVM leaves them undefined."""
+    width = dtype.bits
+    outside = b.compare("uge", y, width)
+    if left:
+        shifted = b.shl(x, b.select(outside, b.constant(0, y.type), y))
+        return b.select(outside, b.constant(0, x.type), shifted)
+    amount = b.select(outside, b.constant(width - 1, y.type), y)
+    if dtype.kind == "u":
+        return b.select(outside, b.constant(0, x.type), b.lshr(x, amount))
+    return b.ashr(x, amount)
+
+
+def _where(b: Builder, dtype: DType, c: Value, x: Value, y: Value) -> Value:
+    return b.select(c, x, y)
+
+
+def _is_nan(b: Builder, dtype: DType, x: Value) -> Value:
+    return b.compare("uno", x, x)
+
+
+def _rounding(name: str, b: Builder, dtype: DType, x: Value) -> Value:
+    return b.intrinsic(name, x)
+
+
+def _copysign(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
+    return b.copysign(x, y)
+
+
+SPELLING: dict[str, Spell] = {
+    "add": partial(_arithmetic, "fadd", "add"),
+    "sub": partial(_arithmetic, "fsub", "sub"),
+    "mul": partial(_arithmetic, "fmul", "mul"),
+    "div": partial(_arithmetic, "fdiv", "sdiv"),
+    "and": partial(_arithmetic, "and", "and"),
+    "or": partial(_arithmetic, "or", "or"),
+    "xor": partial(_arithmetic, "xor", "xor"),
+    "floordiv": _floor_divide,
+    "truncdiv": _truncate_divide,
+    "mod": _modulo,
+    "min": partial(_extreme, "min"),
+    "max": partial(_extreme, "max"),
+    "shl": partial(_shift, True),
+    "shr": partial(_shift, False),
+    "neg": _negate,
+    "abs": _absolute,
+    "not": _invert,
+    "sign": _sign,
+    "copysign": _copysign,
+    "floor": partial(_rounding, "floor"),
+    "ceil": partial(_rounding, "ceil"),
+    "trunc": partial(_rounding, "trunc"),
+    "round": partial(_rounding, "roundeven"),
+    "sqrt": partial(_rounding, "sqrt"),
+    "rsqrt": _rsqrt,
+    "isnan": _is_nan,
+    "where": _where,
+    **{p: partial(_compare, p) for p in ("eq", "ne", "lt", "le", "gt", "ge")},
+}
+
+# Spelled by the emitter itself, which knows the mask and the error flag.
+CHECKED = frozenset({"check_index", "remainder"})
+
+
+def computed_type(dtype: DType, lanes: int) -> Type:
+    """The LLVM type a value of this IR type is held in; halves are held as their bits."""
+    return Type("i16" if dtype is BF16 else ELEMENT[dtype.name], lanes)
+
+
+def stored_type(dtype: DType, lanes: int) -> Type:
+    """The LLVM type in memory: a bool takes a byte."""
+    return Type("i8", lanes) if dtype is BOOL else computed_type(dtype, lanes)
+
+
+def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
+    """A cast with C's meaning, as eager's: floats truncate to integers, bools are != 0."""
+    if source is to:
+        return x
+    if source.is_half:
+        return convert(b, _widened(b, x, source), _F32, to)
+    if to.is_half:
+        return _narrowed(b, convert(b, x, source, _F32), to)
+    if to is BOOL:
+        return b.compare("une" if source.is_float else "ne", x, 0)
+    element = ELEMENT[to.name]
+    if source.is_float and to.is_float:
+        return b.convert("fpext" if to.bytes > source.bytes else "fptrunc", x, element)
+    if source.is_float:
+        return _float_to_int(b, x, to)
+    signed = source.kind == "i"
+    if to.is_float:
+        return b.convert("sitofp" if signed else "uitofp", x, element)
+    width = 1 if source is BOOL else source.bits
+    if to.bits == width:
+        return Value(x.text, x.type)
+    opcode = "trunc" if to.bits < width else "sext" if signed else "zext"
+    return b.convert(opcode, x, element)
+
+
+def _float_to_int(b: Builder, x: Value, to: DType) -> Value:
+    """Small integers go through i32, as C's do; what does not fit is any value, never poison."""
+    wide = "i64" if to.bits == 64 else "i32"
+    whole = b.convert("fptosi", x, wide)
+    whole = b.emit(f"freeze {whole}", whole.type)
+    return whole if to.bits >= 32 else b.convert("trunc", whole, ELEMENT[to.name])
+
+
+def _widened(b: Builder, x: Value, source: DType) -> Value:
+    if source is BF16:
+        return b.floats(b.shl(b.convert("zext", x, "i32"), 16))
+    return b.convert("fpext", x, "float")
+
+
+def _narrowed(b: Builder, x: Value, to: DType) -> Value:
+    """bf16 by hand: the CPU's own instruction flushes denormals."""
+    if to is not BF16:
+        return b.convert("fptrunc", x, "half")
+    bits = b.bits(x)
+    odd = b.bit_and(b.lshr(bits, 16), 1)
+    rounded = b.lshr(b.add(bits, b.add(odd, 0x7FFF)), 16)
+    quiet = b.bit_or(b.lshr(bits, 16), 0x40)
+    return b.convert("trunc", b.select(b.compare("uno", x, x), quiet, rounded), "i16")
+
+
+_F32 = next(d for d in (BF16.compute,))

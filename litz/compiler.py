@@ -1,0 +1,42 @@
+"""The compiler: every stage in order, each a function from one type to one type.
+
+In: the FX module that AOTAutograd made, and a config. Out: `CompiledGraph`.
+"""
+
+from __future__ import annotations
+
+import torch.fx
+
+from litz.build import build
+from litz.capture import capture
+from litz.codegen import emit
+from litz.config import Config
+from litz.fuse import fuse
+from litz.lower import lower
+from litz.passes import optimize
+from litz.plan import plan
+from litz.report import Report
+from litz.runtime import CompiledGraph, link
+from litz.schedule import schedule
+from litz.target import host
+from litz.trace import Trace
+
+
+def compile_graph(
+    module: torch.fx.GraphModule, kind: str, config: Config
+) -> tuple[CompiledGraph, Report]:
+    """Capture, optimise, lower, fuse, plan, schedule, emit, build, link."""
+    trace = Trace(config.debug, verify=config.verify)
+    target = host(config.cpp.threads, config.cpp.simdlen)
+    captured = trace(capture, module, kind)
+    graph = trace(optimize, captured, target, config, trace)
+    program = trace(lower, graph, config)
+    kernels = trace(fuse, program, target, config)
+    planned = trace(plan, kernels, config)
+    scheduled = [trace(schedule, k, target, config) for k in planned.graph.kernels]
+    source = trace(emit, planned, scheduled, target)
+    binary = trace(build, source, target, config, trace)
+    compiled = trace(link, planned, source, binary, graph.constants, config)
+    report = Report(kind, planned, tuple(scheduled), source, binary, config, trace.timings)
+    trace.report(f"{kind} graph")
+    return compiled, report

@@ -1,0 +1,213 @@
+"""The flags: one declaration each, as a field of `Config` or of one of its groups.
+
+In: nothing. Out: `Config`, the frozen value that every stage is handed, and `FLAGS`, the table of
+all flags by dotted name. A field gives name, type and default; `flag(...)` adds the stage that
+reads it, one sentence, what values it allows, and whether it changes generated code, in which case
+it is part of the cache key. The environment variable follows from the name: `cpp.threads` is
+`LITZ_CPP_THREADS`. Example: `Config(max_fusion_size=1).cpp.threads` is `-1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, get_type_hints
+
+T = TypeVar("T")
+Pass = Callable[[Any], None]  # takes an FX graph and changes it in place
+
+
+def flag(
+    default: T,
+    stage: str,
+    sentence: str,
+    *,
+    code: bool = True,
+    low: int | None = None,
+    high: int | None = None,
+    allowed: tuple[object, ...] = (),
+) -> T:
+    """One declaration; `code=False` says that generated code does not depend on it."""
+    facts = {
+        "stage": stage,
+        "sentence": sentence,
+        "affects_code": code,
+        "low": low,
+        "high": high,
+        "allowed": allowed,
+    }
+    return field(default=default, metadata=facts)  # type: ignore[no-any-return, call-overload]
+
+
+@dataclass(frozen=True)
+class Cpp:
+    """Code for the CPU. The name is TorchInductor's; no C++ is involved."""
+
+    threads: int = flag(
+        -1, "schedule", "Threads a kernel may use; below 1 it is torch.get_num_threads().", low=-1
+    )
+    simdlen: int | None = flag(
+        None,
+        "schedule",
+        "Vector width in bits; None is the widest of the host.",
+        allowed=(None, 32, 64, 128, 256, 512),
+    )
+    min_chunk_size: int = flag(
+        4096, "schedule", "Elements of work that a thread must get before another is used.", low=1
+    )
+    opt_level: int = flag(2, "build", "LLVM's optimisation level.", low=0, high=3)
+
+
+@dataclass(frozen=True)
+class Triton:
+    """Code for GPUs."""
+
+    cudagraphs: bool = flag(
+        False, "runtime", "Record the whole graph as a CUDA graph and replay it."
+    )
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of one compile, fixed when it starts and handed to every stage."""
+
+    on_error: Literal["eager", "raise"] = flag(
+        "eager", "compiler", "A graph that cannot be compiled runs as eager, or raises.", code=False
+    )
+    debug: int = flag(
+        0,
+        "trace",
+        "How much to print: 1 stages, 2 kernels, 3 fusion, 4 source, 5 IR, 6 LLVM and assembly.",
+        code=False,
+        low=0,
+        high=6,
+    )
+    verify: bool = flag(True, "trace", "Check the laws of the IR after each stage.", code=False)
+
+    use_dce: bool = flag(True, "passes", "Remove ops whose results nothing uses.")
+    joint_graph_constant_folding: bool = flag(
+        True, "passes", "Compute at compile time what depends on constants alone."
+    )
+    post_grad_custom_pre_pass: Pass | None = flag(
+        None, "passes", "Your function, called with the FX graph before our passes."
+    )
+    post_grad_custom_post_pass: Pass | None = flag(
+        None, "passes", "Your function, called with the FX graph after our passes."
+    )
+
+    implicit_fallbacks: bool = flag(
+        True, "lower", "An op without a lowering runs through ATen; False makes it an error."
+    )
+    fallback_by_default: bool = flag(False, "lower", "Run every op through ATen.")
+    unroll_reductions_threshold: int = flag(
+        8, "lower", "Write a reduction over at most this many elements as plain ops.", low=1
+    )
+
+    max_fusion_size: int = flag(
+        64, "fuse", "Loops that one kernel may hold, and ops inlined into one loop.", low=1
+    )
+    max_fusion_unique_io_buffers: int | None = flag(
+        None, "fuse", "Buffers that one kernel may read or write at most; None is no limit.", low=1
+    )
+    emulate_precision_casts: bool = flag(
+        False, "fuse", "Round half-precision values after every op, as eager does."
+    )
+    realize_reads_threshold: int = flag(
+        4, "fuse", "Store a value that reads more buffers than this and has several users.", low=0
+    )
+    realize_opcount_threshold: int = flag(
+        30, "fuse", "Store a value that takes more ops than this and has several users.", low=0
+    )
+
+    inplace_buffers: bool = flag(
+        True, "plan", "Write a result over an operand that is read there for the last time."
+    )
+    allow_buffer_reuse: bool = flag(
+        True, "plan", "Give the memory of a dead buffer to a later one."
+    )
+
+    pick_loop_orders: bool = flag(
+        True, "schedule", "Order loops by the strides of what they touch."
+    )
+    max_autotune: bool = flag(False, "schedule", "Measure candidates and keep the fastest.")
+    size_asserts: bool = flag(
+        True, "runtime", "Check dtype, shape and strides of the inputs of each call."
+    )
+
+    cpp: Cpp = Cpp()
+    triton: Triton = Triton()
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Config:
+        """The config with these values; every flag is there, under its dotted name."""
+        return _assembled(cls, values)
+
+    def code_key(self) -> tuple[tuple[str, Any], ...]:
+        """The flags that generated code depends on, by name: a hashable key.
+
+        A function is known by its `uuid()`, if it has one. Any other stands for itself: it is
+        equal to nothing else in this process, and no text, so it cannot reach a key on disk.
+        """
+        pairs = ((f.name, f.value_in(self)) for f in FLAGS.values() if f.affects_code)
+        return tuple((name, _identity(value)) for name, value in pairs)
+
+    def changed(self) -> dict[str, Any]:
+        """The flags that do not have their default."""
+        values = ((f, f.value_in(self)) for f in FLAGS.values())
+        return {f.name: value for f, value in values if value != f.default}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What one declaration says."""
+
+    name: str
+    type: Any  # as annotated: bool, int, `int | None`, Literal[...], a callable
+    default: Any
+    stage: str
+    sentence: str
+    affects_code: bool
+    low: int | None
+    high: int | None
+    allowed: tuple[object, ...]
+
+    @property
+    def env(self) -> str:
+        return "LITZ_" + self.name.upper().replace(".", "_")
+
+    def value_in(self, config: Config) -> Any:
+        value: Any = config
+        for part in self.name.split("."):
+            value = getattr(value, part)
+        return value
+
+
+def _declared(group: type, prefix: str = "") -> Iterator[Flag]:
+    """The flags of a group and of the groups inside it, in order of declaration."""
+    types = get_type_hints(group)
+    for item in fields(group):
+        if is_dataclass(item.default):
+            yield from _declared(type(item.default), f"{prefix}{item.name}.")
+        else:
+            yield Flag(prefix + item.name, types[item.name], item.default, **item.metadata)
+
+
+def _assembled(group: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
+    """The inverse of `_declared`: a group out of dotted names."""
+    parts: dict[str, Any] = {}
+    for item in fields(group):  # type: ignore[arg-type]
+        name = prefix + item.name
+        if is_dataclass(item.default):
+            parts[item.name] = _assembled(type(item.default), values, f"{name}.")
+        else:
+            parts[item.name] = values[name]
+    return group(**parts)
+
+
+def _identity(value: Any) -> Any:
+    uuid = getattr(value, "uuid", None)
+    return uuid() if callable(uuid) else value
+
+
+FLAGS: dict[str, Flag] = {f.name: f for f in _declared(Config)}
+GROUPS: frozenset[str] = frozenset(name.rpartition(".")[0] for name in FLAGS) - {""}

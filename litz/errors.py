@@ -1,0 +1,335 @@
+"""Every error Litz raises on purpose: one class per mistake, whose docstring is its manual page.
+
+In: the facts of one mistake. Out: an exception whose text says what happened, where in the user's
+program, and what to do. `UserError` is a mistake in a program or its settings; `InternalError` is
+ours. No class is both. Example: `UnknownFlag("max_fusion", ["max_fusion_size"])` reads
+`there is no flag 'max_fusion'; did you mean 'max_fusion_size'? ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from litz.ir.program import Origin
+
+_REPORT = "This is a bug in Litz. Please report it with the output of LITZ_DEBUG=5."
+
+
+class LitzError(Exception):
+    """The root of all of them, to catch whatever Litz says on purpose.
+
+    It is never raised itself: catch `UserError` for what you can mend, `InternalError` for what
+    we must.
+    """
+
+
+class UserError(LitzError):
+    """A mistake in the user's program or settings. Its text says how to mend it."""
+
+
+class InternalError(LitzError):
+    """A mistake in Litz.
+
+    An invariant of the compiler does not hold. Nothing in your program is at fault. By default
+    the graph then runs as eager; with `on_error="raise"` you see this error. Report it with the
+    output of `LITZ_DEBUG=5`, which prints the program after each stage.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message.rstrip()}\n{_REPORT}")
+
+
+# Settings
+
+
+class UnknownFlag(UserError, AttributeError):
+    """A flag was read or set under a name that no flag has.
+
+    Flags are declared once, in `litz/config/flags.py`; a misspelt one would otherwise be ignored
+    in silence. Use one of the near names in the message, or see them all with
+    `python -m litz options`. It is an AttributeError too, so `hasattr(litz.config, name)` works.
+    """
+
+    def __init__(self, name: str, nearest: Iterable[str] = ()) -> None:
+        self.nearest = tuple(nearest)
+        super().__init__(
+            f"there is no flag {name!r}{_did_you_mean(self.nearest)} "
+            "`python -m litz options` lists every flag."
+        )
+        self.name = name
+
+
+class WrongFlagType(UserError, TypeError):
+    """A flag was given a value of another type than it is declared with.
+
+    Types are exact: True is not accepted for an int, nor 1 for a bool, nor 4.0 for an int. In an
+    environment variable a bool is written 0, 1, true or false, and an absent value is none.
+    """
+
+    def __init__(self, name: str, expected: str, value: object) -> None:
+        self.name, self.expected, self.value = name, expected, value
+        super().__init__(
+            f"flag {name!r} takes {expected}, got {value!r} of type {type(value).__name__}. "
+            f"Give it a value of type {expected}."
+        )
+
+
+class FlagValueError(UserError, ValueError):
+    """A flag was given a value of the right type that it does not allow.
+
+    `allowed` in the message says which values there are; `python -m litz options` says what they
+    mean.
+    """
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        self.name, self.value, self.allowed = name, value, allowed
+        super().__init__(f"flag {name!r} cannot be {value!r}. Allowed: {allowed}.")
+
+
+class UnknownMode(UserError, ValueError):
+    """`mode=` was given a name that no mode has.
+
+    A mode is a named set of flags. `litz.list_mode_options()` shows the modes with the flags each
+    sets; to choose flags one by one, pass `options=` instead of `mode=`.
+    """
+
+    def __init__(self, mode: object, known: Iterable[str]) -> None:
+        self.mode, self.known = mode, tuple(known)
+        super().__init__(
+            f"there is no mode {mode!r}. Modes: {', '.join(self.known)}. "
+            "`litz.list_mode_options()` shows what each sets."
+        )
+
+
+class ModeWithOptions(UserError, ValueError):
+    """`mode=` and `options=` were given together.
+
+    A mode is a set of options, and torch.compile takes one or the other. Put the mode's flags
+    among your own: `options={**litz.list_mode_options(mode), ...}`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "mode= and options= were given together, and only one of them can be. "
+            "Pass options={**litz.list_mode_options(mode), ...} to have both."
+        )
+
+
+# The environment
+
+
+class MissingDependency(UserError, ImportError):
+    """A package that Litz needs for what you asked is not installed.
+
+    The message names it and the command that installs it. llvmlite generates the machine code on
+    the CPU and is always needed; triton is needed for GPUs alone.
+    """
+
+    def __init__(self, package: str, install: str = "") -> None:
+        command = install or f"pip install {package}"
+        self.package, self.install = package, command
+        super().__init__(f"{package} is not installed. Install it with `{command}`.")
+
+
+class UnsupportedTorch(UserError, ImportError):
+    """The installed torch is outside the range that Litz is tested with.
+
+    Litz reads graphs that Dynamo and AOTAutograd make, and their form changes between releases.
+    Install a torch inside the range, or a Litz made for yours.
+    """
+
+    def __init__(self, version: str, supported: str) -> None:
+        self.version, self.supported = version, supported
+        super().__init__(
+            f"torch {version} is installed, and this Litz works with torch {supported}. "
+            f'Install one with `pip install "torch{supported}"`.'
+        )
+
+
+class UnsupportedDevice(UserError):
+    """A graph uses a device for which Litz generates no code.
+
+    Move the model and its inputs to a supported device, or leave that part of the program out of
+    `torch.compile`.
+    """
+
+    def __init__(
+        self, device: str, origin: Origin | None = None, supported: Iterable[str] = ("cpu",)
+    ) -> None:
+        self.device, self.origin, self.supported = device, origin, tuple(supported)
+        super().__init__(
+            f"Litz generates no code for device {device!r}{_where(origin)}. "
+            f"Supported: {', '.join(self.supported)}."
+        )
+
+
+# The user's program, while it compiles
+
+
+class UnsupportedOp(UserError):
+    """An op of the program cannot be compiled.
+
+    Ops without a lowering normally run through ATen. This error means that this one cannot
+    either, or that `implicit_fallbacks=False` forbids it. The message says which op, on which
+    line and why. Rewrite that line, or leave it out of the compiled function with
+    `torch.compiler.disable`.
+    """
+
+    def __init__(self, op: str, origin: Origin | None, why: str) -> None:
+        self.op, self.origin, self.why = op, origin, why
+        super().__init__(
+            f"{op} cannot be compiled{_where(origin, op)}: {why.rstrip('.')}. "
+            "Rewrite that line, or leave it out with torch.compiler.disable."
+        )
+
+
+class CompileFailed(UserError):
+    """A graph could not be compiled, and `on_error="raise"` forbids running it as eager.
+
+    The message names the stage and the line, and the cause is chained. Mend the cause, or set
+    `on_error="eager"` (the default) to run such graphs as eager with one warning. An
+    `InternalError` is never wrapped in it: that one is raised as it is.
+    """
+
+    def __init__(self, stage: str, origin: Origin | None, cause: BaseException) -> None:
+        self.stage, self.origin, self.cause = stage, origin, cause
+        super().__init__(
+            f"stage {stage!r} could not compile this graph{_where(origin)}: {_told(cause)}\n"
+            'Mend that, or set on_error="eager" to run such graphs as eager.'
+        )
+        self.__cause__ = cause
+
+
+class CustomPassFailed(UserError):
+    """A graph pass of the user's own raised an exception.
+
+    `post_grad_custom_pre_pass` and `post_grad_custom_post_pass` are called with the FX graph and
+    change it in place. The exception that yours raised is chained.
+    """
+
+    def __init__(self, name: str, cause: BaseException) -> None:
+        self.name, self.cause = name, cause
+        super().__init__(
+            f"your graph pass {name!r} raised {_told(cause)}\n"
+            "Mend the pass, or set its flag to None to compile without it."
+        )
+        self.__cause__ = cause
+
+
+class ParseError(UserError):
+    """A text is not a program of the loop IR.
+
+    `litz/ir/text.py` holds the grammar; whatever Litz prints parses again. The message gives the
+    line, its text and what was expected there.
+    """
+
+    def __init__(self, line: int, text: str, why: str) -> None:
+        self.line, self.text, self.why = line, text, why
+        super().__init__(
+            f"line {line} is not loop IR: {why.rstrip('.')}.\n    {text.strip()}\n"
+            "The grammar is in litz/ir/text.py."
+        )
+
+
+# The user's program, while it runs
+
+
+class IndexOutOfRange(UserError, IndexError):
+    """A tensor of indices holds one outside the tensor that it indexes.
+
+    Generated code checks each index that it reads from memory, as eager does, and is an
+    IndexError like eager's. Look at the values that the line in the message indexes with.
+    """
+
+    def __init__(
+        self, origin: Origin | None = None, index: int | None = None, size: int | None = None
+    ) -> None:
+        self.origin, self.index, self.size = origin, index, size
+        what = "an index" if index is None else f"index {index}"
+        bound = "" if size is None else f" for a dimension of size {size}"
+        super().__init__(
+            f"{what} is out of range{bound}{_where(origin)}. "
+            "Check the values that this line indexes with."
+        )
+
+
+class IntegerDivisionByZero(UserError, RuntimeError):
+    """Integers were divided by zero.
+
+    Eager raises a RuntimeError that reads "ZeroDivisionError", and so does Litz; the rest of the
+    text says where. Make the divisor non-zero, or divide floats, where it gives inf or NaN.
+    """
+
+    def __init__(self, origin: Origin | None = None) -> None:
+        self.origin = origin
+        super().__init__(
+            f"ZeroDivisionError: integers were divided by zero{_where(origin)}. "
+            "Make the divisor non-zero, or divide floats."
+        )
+
+
+class InputMismatch(UserError):
+    """A compiled graph was called with an input that it was not compiled for.
+
+    Generated code relies on dtype, shape and strides. torch.compile guards them, so this happens
+    when a compiled graph is called directly or when a guard was removed. Compile again for such
+    inputs; `size_asserts=False` removes the check and its protection.
+    """
+
+    def __init__(self, which: str, expected: str, got: str) -> None:
+        self.which, self.expected, self.got = which, expected, got
+        super().__init__(
+            f"input {which} does not fit this compiled graph: expected {expected}, got {got}. "
+            "Compile again for such inputs."
+        )
+
+
+# Ours
+
+
+class VerifyError(InternalError):
+    """A stage made a program that breaks a law of the IR.
+
+    `litz/ir/verify.py` states the laws and checks them at each border between stages, so the
+    stage that the error's note names is the one at fault.
+    """
+
+
+class PassFailed(InternalError):
+    """One of our own graph passes raised an exception, which is chained."""
+
+    def __init__(self, name: str, cause: BaseException) -> None:
+        self.name, self.cause = name, cause
+        super().__init__(f"graph pass {name!r} raised {_told(cause)}")
+        self.__cause__ = cause
+
+
+class StageFailed(InternalError):
+    """A stage of the compiler raised an exception that is not ours; it is chained."""
+
+    def __init__(self, stage: str, cause: BaseException) -> None:
+        self.stage, self.cause = stage, cause
+        super().__init__(f"stage {stage!r} raised {_told(cause)}")
+        self.__cause__ = cause
+
+
+def _did_you_mean(nearest: tuple[str, ...]) -> str:
+    names = " or ".join(repr(name) for name in nearest)
+    return f"; did you mean {names}?" if names else "."
+
+
+def _where(origin: Origin | None, op: str = "") -> str:
+    """` at model.py:12, in aten.add`; the op is left out where the sentence already names it."""
+    if origin is None:
+        return ""
+    line = f" at {origin.line}" if origin.line else ""
+    name = f" in {origin.op}" if origin.op != op else ""
+    return line + ("," if line and name else "") + name
+
+
+def _told(cause: BaseException) -> str:
+    """`ValueError: its text`, as a traceback ends."""
+    text = str(cause).strip()
+    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__

@@ -1,0 +1,69 @@
+"""Stage 4: loops become kernels, and every pair that did not fuse has its reason.
+
+In: `LoopProgram`. Out: `KernelGraph`. First pointwise producers are written into their readers
+(`inline`), then what is left is grouped by rows (`group`, `rows`), then each group is written as
+phases (`kernels`). Example: softmax's five loops become one kernel of three phases.
+"""
+
+from __future__ import annotations
+
+from litz.config import Config
+from litz.fuse.group import Group, group_loops
+from litz.fuse.inline import inline_producers
+from litz.fuse.kernels import make_kernel
+from litz.ir.program import (
+    Buffer,
+    Decision,
+    Extern,
+    Kernel,
+    KernelGraph,
+    Loop,
+    LoopProgram,
+    ViewArg,
+    read,
+)
+from litz.target import Target
+from litz.trace import stage
+
+
+@stage("fuse", "kernels of loops that share rows, with a reason for each refusal")
+def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
+    """Inline, group, and write each group as a kernel."""
+    inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
+    inlined = inline_producers(program, config)
+    groups, decisions = group_loops(inlined.body, inputs, target, config)
+    outside = _needed_outside(program, groups)
+    body: list[Kernel | Extern] = []
+    for group in groups:
+        if group.extern is not None:
+            body.append(group.extern)
+        else:
+            needed = outside[group.position] | (group.writes & inputs)
+            kernel = make_kernel(group.loops, needed, config, _name(group, len(body)))
+            if kernel.phases and all(a.extent.attr for a in kernel.outer):
+                body.append(kernel)
+    made: tuple[Decision, ...] = (*inlined.decisions, *decisions)
+    return KernelGraph(program.inputs, program.constants, tuple(body), program.outputs, made)
+
+
+def _needed_outside(program: LoopProgram, groups: list[Group]) -> list[set[Buffer]]:
+    """For each group, the buffers it writes that another group or the caller reads."""
+    shown = {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
+    readers: dict[Buffer, set[int]] = {}
+    for group in groups:
+        for step in group.steps:
+            for buffer in read(step):
+                readers.setdefault(buffer, set()).add(group.position)
+    return [
+        {b for b in g.writes if b in shown or readers.get(b, set()) - {g.position}} for g in groups
+    ]
+
+
+def _name(group: Group, number: int) -> str:
+    """k3_add_rsqrt_mul: a number and the ops it serves, the last few."""
+    ops = [o.op.split(".")[-2] if "." in o.op else o.op for lp in group.loops for o in lp.origins]
+    words = [w for w in dict.fromkeys(ops) if w.isidentifier()]
+    return "_".join([f"k{number}", *words[-4:]])
+
+
+__all__ = ["Loop", "fuse"]

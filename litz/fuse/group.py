@@ -1,0 +1,169 @@
+"""Grouping: which of the remaining loops become one kernel.
+
+In: loops and extern calls in order. Out: groups in execution order, with a decision for every pair
+that was weighed. A loop joins the group that saves it the most bytes, if rows allow it, if nothing
+between the two must run first, and if the kernel stays within its limits.
+
+Groups run in order of their first loop; a loop may join a group only if all it depends on runs in
+that group or before it. That one comparison replaces a search for cycles.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from litz.config import Config
+from litz.fuse.rows import Member, Misfit, align, common_outer, extent_of, is_sequential
+from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
+from litz.target import Target
+
+# Only this many groups that share a read are weighed for one loop: work stays linear in the ops.
+MOST_CANDIDATES = 8
+# A pointwise loop of fewer elements gains nothing from a second thread.
+WORTH_A_THREAD = 16384
+
+
+@dataclass
+class Group:
+    """Loops that become one kernel, or one extern call."""
+
+    position: int
+    loops: list[Loop] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    extern: Extern | None = None
+    reads: set[Buffer] = field(default_factory=set)
+    writes: set[Buffer] = field(default_factory=set)
+
+    @property
+    def steps(self) -> list[Loop] | list[Extern]:
+        return self.loops if self.extern is None else [self.extern]
+
+
+def group_loops(
+    body: tuple[Loop | Extern, ...], inputs: set[Buffer], target: Target, config: Config
+) -> tuple[list[Group], list[Decision]]:
+    """Walk the steps in order and let each join what it may."""
+    grouper = _Grouper(inputs, target, config)
+    for step in body:
+        if isinstance(step, Extern):
+            grouper.add_extern(step)
+        else:
+            grouper.add_loop(step)
+    return grouper.groups, grouper.decisions
+
+
+class _Grouper:
+    def __init__(self, inputs: set[Buffer], target: Target, config: Config) -> None:
+        self.inputs, self.target, self.config = inputs, target, config
+        self.groups: list[Group] = []
+        self.decisions: list[Decision] = []
+        self.written_in: dict[Buffer, int] = {}
+        self.read_in: dict[Buffer, list[int]] = defaultdict(list)
+
+    def add_extern(self, step: Extern) -> None:
+        self._place(step, Group(len(self.groups), extern=step))
+
+    def add_loop(self, loop: Loop) -> None:
+        earliest = self._earliest(loop)
+        name = loop.stores[0].buffer.name
+        for saved, group in self._candidates(loop, earliest):
+            joined = self._joined(group, loop)
+            if isinstance(joined, Misfit):
+                self._decide("refused", group, name, joined.reason)
+                continue
+            self._decide("fused", group, name, f"saves {saved} bytes")
+            group.members = joined
+            self._place(loop, group)
+            return
+        self._place(loop, Group(len(self.groups)))
+
+    def _decide(self, action: str, group: Group, name: str, reason: str) -> None:
+        made = ", ".join(sorted(b.name for b in group.writes))
+        self.decisions.append(Decision(action, made, name, reason))
+
+    def _place(self, step: Loop | Extern, group: Group) -> None:
+        if group.position == len(self.groups):
+            self.groups.append(group)
+        if isinstance(step, Loop):
+            group.loops.append(step)
+        for buffer in read(step):
+            group.reads.add(buffer)
+            if group.position not in self.read_in[buffer][-1:]:
+                self.read_in[buffer].append(group.position)
+        for buffer in written(step):
+            group.writes.add(buffer)
+            self.written_in[buffer] = max(group.position, self.written_in.get(buffer, 0))
+
+    def _earliest(self, loop: Loop) -> int:
+        """The first group in which everything this loop needs is there."""
+        needed = [self.written_in[b] for b in read(loop) if b in self.written_in]
+        for buffer in written(loop):
+            if buffer in self.inputs:  # an update waits for every reader of the old value
+                needed += [p + 1 for p in self.read_in[buffer]]
+        return max(needed, default=0)
+
+    def _candidates(self, loop: Loop, earliest: int) -> list[tuple[int, Group]]:
+        """Groups that share a buffer with the loop, most bytes saved first."""
+        saved: dict[int, int] = defaultdict(int)
+        for buffer in read(loop):
+            near = self.read_in[buffer][-MOST_CANDIDATES:]
+            if buffer in self.written_in:
+                near = [*near, self.written_in[buffer]]
+            for position in set(near):
+                if position >= earliest and self.groups[position].extern is None:
+                    saved[position] += buffer_bytes(buffer)
+        order = sorted(saved, key=lambda p: (-saved[p], -p))[:MOST_CANDIDATES]
+        return [(saved[p], self.groups[p]) for p in order]
+
+    def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
+        limit = self._limits(group, loop)
+        if limit is not None:
+            return limit
+        members = align([*group.loops, loop])
+        if isinstance(members, Misfit):
+            return members
+        outer = common_outer(members)
+        if isinstance(outer, Misfit):
+            return outer
+        return self._profit(members, extent_of(outer)) or members
+
+    def _limits(self, group: Group, loop: Loop) -> Misfit | None:
+        if len(group.loops) >= self.config.max_fusion_size:
+            return Misfit(f"the kernel holds max_fusion_size={len(group.loops)} loops")
+        for one, other in ((group.writes, set(read(loop))), (set(written(loop)), group.reads)):
+            updated = one & other & self.inputs
+            if updated:
+                return Misfit(f"{min(b.name for b in updated)} is updated in place")
+        if group.writes & set(written(loop)):
+            return Misfit("both write parts of one buffer")
+        most = self.config.max_fusion_unique_io_buffers
+        used = group.reads | group.writes | set(read(loop)) | set(written(loop))
+        if most is not None and len(used) > most:
+            return Misfit(f"{len(used)} buffers exceed max_fusion_unique_io_buffers={most}")
+        return None
+
+    def _profit(self, members: list[Member], rows: int) -> Misfit | None:
+        sequential = any(is_sequential(m.loop) for m in members)
+        if not sequential:
+            return None
+        widest = max(extent_of(m.inner) for m in members if not is_sequential(m.loop)) if any(
+            not is_sequential(m.loop) for m in members
+        ) else 0
+        if rows < 2 * self.target.threads and rows * widest > WORTH_A_THREAD:
+            return Misfit(f"{rows} rows would leave the pointwise part too few threads")
+        row_bytes = sum(
+            extent_of(m.inner) * m.loop.stores[0].buffer.dtype.compute.bytes
+            for m in members
+            if not is_sequential(m.loop)
+        )
+        if row_bytes > self.target.l2_bytes // 2:
+            return Misfit(f"a row of {row_bytes} bytes does not fit the cache")
+        return None
+
+
+def buffer_bytes(buffer: Buffer) -> int:
+    total = buffer.dtype.bytes
+    for s in buffer.shape:
+        total *= s.attr
+    return total

@@ -1,0 +1,313 @@
+"""Producer into consumer: a pointwise value is computed where it is read, not stored.
+
+In: a `LoopProgram`. Out: the loops that remain, with the values of the others written into them,
+and a decision for each. Example:
+
+    t0[i0] = exp(x[i0]);  y[i0] = t0[i0] + 1.0   ->   y[i0] = exp(x[i0]) + 1.0
+
+Deciding goes backwards (a reader's fate is known before its producer's), substituting forwards
+(a producer's final value is known before its reader's). Axes are named by position, so reading at
+one's own position substitutes nothing: a chain of n ops costs n.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from litz.config import Config
+from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform, walk
+from litz.ir.index import simplify
+from litz.ir.ops import OPS
+from litz.ir.program import (
+    Buffer,
+    Decision,
+    Extern,
+    Loop,
+    LoopProgram,
+    Origin,
+    Store,
+    loads,
+    read,
+    written,
+)
+
+# Computing an op of this cost again is dearer than storing and loading its result.
+HEAVY = 10
+# A load in one's own cache costs about this many additions: cheaper values are always recomputed.
+CHEAP = 6
+# (the loop that finally computes the value, the index it is read at there; () is one's own)
+Site = tuple[int, tuple[Expr, ...]]
+
+
+@dataclass
+class _Value:
+    """What is known of one producer while deciding."""
+
+    sites: set[Site] = field(default_factory=set)
+    repeats: int = 1  # times the value is computed for each of its elements
+    cost_again: int = 0  # cost of the chain below it that is already computed more than once
+
+
+@dataclass(frozen=True)
+class Inlined:
+    """The steps that remain, in order, and why each producer went or stayed."""
+
+    body: tuple[Loop | Extern, ...]
+    decisions: tuple[Decision, ...]
+
+
+def inline_producers(program: LoopProgram, config: Config) -> Inlined:
+    """Decide backwards, substitute forwards."""
+    inliner = _Inliner(program, config)
+    inliner.decide()
+    return Inlined(tuple(inliner.substituted()), tuple(reversed(inliner.decisions)))
+
+
+class _Inliner:
+    def __init__(self, program: LoopProgram, config: Config) -> None:
+        self.body = program.body
+        self.config = config
+        self.decisions: list[Decision] = []
+        self.inlined: set[int] = set()
+        self.dead: set[int] = set()
+        self.size: dict[int, int] = defaultdict(lambda: 1)  # ops that end up in each loop
+        self.writers: dict[Buffer, list[int]] = defaultdict(list)
+        self.readers: dict[Buffer, list[int]] = defaultdict(list)
+        self.kept: set[Buffer] = set()
+        for position, step in enumerate(program.body):
+            for buffer in read(step):
+                self.readers[buffer].append(position)
+                if isinstance(step, Extern):
+                    self.kept.add(buffer)
+            for buffer in written(step):
+                self.writers[buffer].append(position)
+        for output in program.outputs:
+            if hasattr(output.value, "buffer"):
+                self.kept.add(output.value.buffer)  # type: ignore[union-attr]
+        self.inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
+
+    # -- deciding ----------------------------------------------------------------------------
+
+    def decide(self) -> None:
+        values: dict[int, _Value] = {}
+        for position in range(len(self.body) - 1, -1, -1):
+            step = self.body[position]
+            if not isinstance(step, Loop):
+                continue
+            target = step.stores[0].buffer
+            if target not in self.kept and target not in self.inputs:
+                live = [r for r in self.readers[target] if r not in self.dead]
+                if not live:
+                    self.dead.add(position)
+                    continue
+            value = self._collect(position, step, values)
+            values[position] = value
+            reason = self._refusal(position, step, value)
+            if reason is None:
+                self.inlined.add(position)
+                for root, _ in value.sites:
+                    self.size[root] += 1
+                self._record("inlined", step, value, f"computed at {len(value.sites)} site(s)")
+            else:
+                self._record("refused", step, value, reason)
+
+    def _record(self, action: str, step: Loop, value: _Value, reason: str) -> None:
+        roots = sorted({root for root, _ in value.sites})
+        names = ", ".join(_name(self.body[r]) for r in roots) or "program output"
+        self.decisions.append(Decision(action, step.stores[0].buffer.name, names, reason))
+
+    def _collect(self, position: int, step: Loop, values: dict[int, _Value]) -> _Value:
+        """Where this value would be computed if it were written into all its readers."""
+        target = step.stores[0].buffer
+        own_place = step.stores[0].index
+        result = _Value()
+        for reader in self.readers[target]:
+            consumer = self.body[reader]
+            if reader in self.dead or not isinstance(consumer, Loop):
+                continue
+            inside = reader in self.inlined
+            onward = values[reader].sites if inside else {(reader, ())}
+            for node in loads(consumer.stores[0].value, *consumer.stores[0].index):
+                if node.buffer is not target:
+                    continue
+                aligned = node.index == own_place and node.guard is None
+                for root, place in onward:
+                    result.sites.add((root, place if aligned else (*place, node)))
+                repeats = _repeats(node, consumer) * (values[reader].repeats if inside else 1)
+                result.repeats = max(result.repeats, repeats)
+            if inside and len(values[reader].sites) > 1:
+                result.cost_again = max(result.cost_again, values[reader].cost_again)
+        result.cost_again += _own_cost(step)
+        return result
+
+    def _refusal(self, position: int, step: Loop, value: _Value) -> str | None:
+        """Why the value is stored instead; None if it is written into its readers."""
+        store = step.stores[0]
+        if store.buffer in self.inputs:
+            return "it updates an input"
+        if store.buffer in self.kept:
+            return "an output or an ATen call needs it in memory"
+        if len(self.writers[store.buffer]) > 1:
+            return "several loops write parts of it"
+        if step.reduced or _has_scan(store.value):
+            return "it is a reduction"
+        if not value.sites:
+            return "nothing reads it"
+        return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
+
+    def _cost_refusal(self, step: Loop, value: _Value) -> str | None:
+        config = self.config
+        cost = _own_cost(step)
+        reads = len(loads(step.stores[0].value))
+        if cost == 0 and reads == 0:
+            return None  # a constant or a ramp costs nothing anywhere
+        heavy = _heaviest(step) >= HEAVY
+        if len(value.sites) > 1:
+            if heavy:
+                return f"recomputing it at {len(value.sites)} sites costs more than storing it"
+            if value.cost_again > config.realize_opcount_threshold:
+                return "the chain recomputed at several sites exceeds realize_opcount_threshold"
+            if reads > config.realize_reads_threshold or len(value.sites) > 4 and cost > CHEAP:
+                return "recomputing its reads at several sites exceeds realize_reads_threshold"
+        if value.repeats > 1 and (heavy or cost > CHEAP):
+            return f"it would be computed {value.repeats} times for each element"
+        if any(self.size[root] >= config.max_fusion_size for root, _ in value.sites):
+            return f"its reader already holds max_fusion_size={config.max_fusion_size} ops"
+        return None
+
+    def _order_refusal(self, position: int, step: Loop, value: _Value) -> str | None:
+        """Reading an input that is updated in place must happen before the update."""
+        for node in loads(step.stores[0].value):
+            updates = [w for w in self.writers[node.buffer] if node.buffer in self.inputs]
+            if not updates:
+                continue
+            for root, place in value.sites:
+                same_place = place == () and node.index == self.body[root].stores[0].index  # type: ignore[union-attr]
+                if root > updates[0] or (root == updates[0] and not same_place):
+                    return f"it reads {node.buffer} before an in-place update"
+        if _may_trap(step.stores[0].value):
+            guarded = any(n.guard is not None for _, place in value.sites for n in place)
+            if guarded:
+                return "an integer division must not run where a guard is false"
+        return None
+
+    # -- substituting ------------------------------------------------------------------------
+
+    def substituted(self) -> list[Loop | Extern]:
+        finals: dict[Buffer, tuple[Store, tuple[Origin, ...]]] = {}
+        result: list[Loop | Extern] = []
+        for position, step in enumerate(self.body):
+            if position in self.dead:
+                continue
+            if isinstance(step, Extern):
+                result.append(step)
+                continue
+            store = step.stores[0]
+            origins = dict.fromkeys(step.origins)
+            used = [b for b in read(step) if b in finals]
+            for buffer in used:
+                origins.update(dict.fromkeys(finals[buffer][1]))
+            memo: dict[Expr, Expr] = {}
+            value = _with_producers(store.value, finals, memo)
+            index = tuple(_with_producers(i, finals, memo) for i in store.index)
+            final = Store(store.buffer, index, value)
+            # The producers' lines come first; a kernel names at most the last few dozen.
+            ordered = tuple(reversed(list(origins)))[-64:]
+            if position in self.inlined:
+                finals[store.buffer] = (final, ordered)
+            else:
+                result.append(Loop(step.axes, step.reduced, (final,), ordered))
+        return result
+
+
+def _with_producers(
+    root: Expr,
+    finals: dict[Buffer, tuple[Store, tuple[Origin, ...]]],
+    memo: dict[Expr, Expr],
+) -> Expr:
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op == "load" and node.buffer in finals:
+            return _value_at(finals[node.buffer][0], node)
+        return node
+
+    if root in memo:
+        return memo[root]
+    return transform(root, change, memo)
+
+
+def _value_at(store: Store, node: Expr) -> Expr:
+    """The stored value at the index a load asks for; a guard holds for every load inside it."""
+    places = {
+        variable: index
+        for variable, index in zip(store.index, node.index, strict=True)
+        if variable.op == "axis" and variable is not index
+    }
+    value = substitute(store.value, places)
+    if places:
+        value = _simplified_indices(value)
+    if node.guard is None:
+        return value
+    return apply("where", node.guard, guarded(value, node.guard), const(0, value.dtype))
+
+
+def _simplified_indices(root: Expr) -> Expr:
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op != "load":
+            return node
+        return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
+
+    return transform(root, change)
+
+
+def guarded(root: Expr, guard: Expr) -> Expr:
+    """Every load below `root` reads only where `guard` holds as well."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op != "load":
+            return node
+        both = guard if node.guard is None else apply("and", guard, node.guard)
+        return load(node.buffer, node.index, both)
+
+    return transform(root, change)
+
+
+def _repeats(node: Expr, consumer: Loop) -> int:
+    """How often one element is read; axes that do not matter and run innermost cost nothing."""
+    order = [*consumer.axes, *consumer.reduced]
+    used: frozenset[Expr] = frozenset().union(*(i.axes for i in node.index)) if node.index else (
+        frozenset()
+    )
+    while order and order[-1] not in used:
+        order.pop()
+    factor = 1
+    for variable in order:
+        if variable not in used and variable.extent.is_const:
+            factor *= variable.extent.attr
+    return factor
+
+
+def _own_cost(step: Loop) -> int:
+    return sum(OPS[n.op].cost for n in walk(step.stores[0].value) if n.op in OPS and n.axes)
+
+
+def _heaviest(step: Loop) -> int:
+    return max((OPS[n.op].cost for n in walk(step.stores[0].value) if n.op in OPS), default=0)
+
+
+def _has_scan(value: Expr) -> bool:
+    return any(n.op == "scan" for n in walk(value))
+
+
+def _may_trap(value: Expr) -> bool:
+    return any(
+        n.op in ("floordiv", "truncdiv", "mod") and not n.args[1].is_const and loads(n)
+        for n in walk(value)
+    )
+
+
+def _name(step: Loop | Extern) -> str:
+    return ", ".join(b.name for b in written(step))

@@ -1,0 +1,186 @@
+"""Kernels: a group of loops written as phases over shared rows.
+
+In: a `Group` and the buffers that others still need. Out: a `Kernel`. Loops that may run side by
+side share a phase; a loop that needs a finished reduction comes in a later one. What passes between
+phases and nowhere else becomes scratch; what passes inside a phase stays in registers. Example:
+softmax is three phases over a row: its maximum, the exponentials with their sum, the quotients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litz.config import Config
+from litz.fuse.rows import Member, Misfit, align, common_outer, is_sequential, places_of
+from litz.ir.expr import Expr, cast, integer, load, narrow, rebuild, substitute, transform
+from litz.ir.index import simplify
+from litz.ir.program import Buffer, Kernel, Loop, Origin, Phase, Store, loads
+from litz.rewrite import simplify_value
+
+
+@dataclass
+class _Piece:
+    """One loop in the kernel's axes."""
+
+    store: Store
+    inner: tuple[Expr, ...]
+    reduces: bool
+    level: int = 0
+
+
+def make_kernel(loops: list[Loop], needed: set[Buffer], config: Config, name: str) -> Kernel:
+    """Phases, scratch and forwarding for one group."""
+    members = align(loops)
+    assert not isinstance(members, Misfit), members.reason
+    outer = common_outer(members)
+    assert not isinstance(outer, Misfit), outer.reason
+    pieces = [_piece(m, outer) for m in members]
+    _assign_levels(pieces)
+    phases = _phases(pieces)
+    phases, scratch = _make_local(phases, outer, needed)
+    phases = _simplified(phases, config)
+    origins: dict[Origin, None] = {}
+    for loop in loops:
+        origins.update(dict.fromkeys(loop.origins))
+    return Kernel(name, outer, tuple(phases), scratch, tuple(origins))
+
+
+def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:
+    places = places_of(member, outer)
+    store = member.loop.stores[0]
+    memo: dict[Expr, Expr] = {}
+    moved = Store(
+        store.buffer,
+        tuple(simplify(substitute(i, places)) for i in store.index),
+        _simple_indices(substitute(store.value, places, memo)),
+    )
+    inner = tuple(places[a] for a in member.inner)
+    return _Piece(moved, inner, is_sequential(member.loop))
+
+
+def _simple_indices(root: Expr) -> Expr:
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op == "load":
+            return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
+        return node
+
+    return transform(root, change)
+
+
+def _assign_levels(pieces: list[_Piece]) -> None:
+    """A reader of a finished reduction, or of another column of its row, waits one level."""
+    makers = {p.store.buffer: p for p in pieces}
+    for piece in pieces:
+        for node in loads(piece.store.value, *piece.store.index):
+            maker = makers.get(node.buffer)
+            if maker is None or maker is piece:
+                continue
+            aligned = node.index == maker.store.index and maker.inner == piece.inner
+            waits = maker.reduces or not aligned
+            piece.level = max(piece.level, maker.level + (1 if waits else 0))
+
+
+def _phases(pieces: list[_Piece]) -> list[Phase]:
+    """Pieces of one level over the same inner axes run in one loop nest."""
+    shared: dict[tuple[int, tuple[Expr, ...]], list[_Piece]] = {}
+    for piece in pieces:
+        shared.setdefault((piece.level, piece.inner), []).append(piece)
+    ordered = sorted(shared.items(), key=lambda item: item[0][0])
+    return [
+        Phase(inner, any(p.reduces for p in group), _forwarded([p.store for p in group]))
+        for (_, inner), group in ordered
+    ]
+
+
+def _forwarded(stores: list[Store]) -> tuple[Store, ...]:
+    """Inside a phase a stored value is used directly: no load reads it back."""
+    known: dict[Expr, Expr] = {}
+    result = []
+    for store in stores:
+        value = substitute(store.value, known)
+        result.append(Store(store.buffer, store.index, value))
+        known[load(store.buffer, store.index)] = value
+    return tuple(result)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Scratch for one row of a buffer: the dimensions whose index uses an inner axis."""
+
+    buffer: Buffer
+    dims: tuple[int, ...]
+
+    def index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Rows were checked to agree, so only the dimensions inside the row are left."""
+        return tuple(index[d] for d in self.dims)
+
+
+def _make_local(
+    phases: list[Phase], outer: tuple[Expr, ...], needed: set[Buffer]
+) -> tuple[list[Phase], tuple[Buffer, ...]]:
+    """Buffers that nobody outside reads become scratch of one row, or vanish."""
+    read_later: set[Buffer] = set()
+    for phase in phases:
+        for store in phase.stores:
+            read_later |= {n.buffer for n in loads(store.value, *store.index)}
+    stored = {s.buffer: s for phase in phases for s in phase.stores}
+    local = {b: _row(s, outer) for b, s in stored.items() if b not in needed}
+    result = []
+    for phase in phases:
+        stores = [
+            _localised(s, local)
+            for s in phase.stores
+            if s.buffer not in local or s.buffer in read_later
+        ]
+        if stores:
+            result.append(Phase(phase.inner, phase.is_reduction, tuple(stores)))
+    return result, tuple(row.buffer for b, row in local.items() if b in read_later)
+
+
+def _row(store: Store, outer: tuple[Expr, ...]) -> _Row:
+    """Halves stay wide: a value that never leaves the kernel is never rounded."""
+    dims = tuple(d for d, i in enumerate(store.index) if i.axes - set(outer))
+    shape = tuple(store.buffer.shape[d] for d in dims)
+    strides: list[Expr] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, integer(step))
+        step *= n.attr
+    name, dtype = f"{store.buffer.name}_row", store.buffer.dtype.compute
+    return _Row(Buffer(name, dtype, shape, tuple(strides)), dims)
+
+
+def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:
+    """A store with its loads (and itself, if local) moved to scratch."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        row = local.get(node.buffer) if node.op == "load" else None
+        if row is None:
+            return node
+        return narrow(load(row.buffer, row.index(node.index), node.guard), node.buffer.dtype)
+
+    memo: dict[Expr, Expr] = {}
+    value = transform(store.value, change, memo)
+    index = tuple(transform(i, change, memo) for i in store.index)
+    row = local.get(store.buffer)
+    if row is None:
+        return Store(store.buffer, index, value)
+    wide = value.args[0] if value.op == "narrow" else cast(value, row.buffer.dtype)
+    return Store(row.buffer, row.index(index), wide)
+
+
+def _simplified(phases: list[Phase], config: Config) -> list[Phase]:
+    """Value rules over every store, after forwarding has brought producers and readers together."""
+    emulate = config.emulate_precision_casts
+    return [
+        Phase(
+            phase.inner,
+            phase.is_reduction,
+            tuple(
+                Store(s.buffer, s.index, simplify_value(s.value, emulate)) for s in phase.stores
+            ),
+        )
+        for phase in phases
+    ]

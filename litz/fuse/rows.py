@@ -1,0 +1,287 @@
+"""Rows: which axes of each loop are the outer iteration that a fused kernel shares.
+
+In: the loops of a would-be kernel. Out: `Rows` (for each loop its outer axes, in one common order,
+and its inner ones) or a `Misfit` with the reason. Two loops share rows if whatever one reads of the
+other lies in the same row: then a row can be finished before the next begins, and what passes
+between them never leaves the cache. Example: in `m[i0] = max over r1 of x[i0, r1]` and
+`y[i0, i1] = x[i0, i1] - m[i0]`, i0 is the row of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litz.ir.expr import Expr, axis, integer, substitute, walk
+from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify, to_poly
+from litz.ir.program import Buffer, Loop, Store, exprs_of, loads
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Why loops cannot share rows."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """A loop with its axes divided; flattened axes may have been split to make that possible."""
+
+    loop: Loop
+    outer: tuple[Expr, ...]
+    inner: tuple[Expr, ...]
+
+    @property
+    def row(self) -> Expr:
+        return ravel(self.outer, tuple(a.extent for a in self.outer))
+
+
+def align(loops: list[Loop]) -> list[Member] | Misfit:
+    """Divide the axes of every loop so that all share their rows."""
+    rows = _row_count(loops)
+    if isinstance(rows, Misfit):
+        return rows
+    makers = {loop.stores[0].buffer: k for k, loop in enumerate(loops)}
+    members: dict[int, Member] = {}
+    anchor = next((k for k, loop in enumerate(loops) if is_sequential(loop)), 0)
+    members[anchor] = _anchored(loops[anchor])
+    pending = [k for k in range(len(loops)) if k != anchor]
+    while pending:
+        progress = False
+        for k in list(pending):
+            found = _linked(loops, k, members, makers)
+            if isinstance(found, Misfit):
+                return found
+            if found is not None:
+                members[k], progress = found, True
+                pending.remove(k)
+        if not progress:
+            free = pending.pop(0)
+            found = _leading(loops[free], rows)
+            if isinstance(found, Misfit):
+                return found
+            members[free] = found
+    ordered = [members[k] for k in range(len(loops))]
+    return _checked(ordered, rows, makers)
+
+
+def is_sequential(loop: Loop) -> bool:
+    """Reductions and scans run along their axis; their other axes are rows."""
+    return bool(loop.reduced) or scan_axis(loop) is not None
+
+
+def scan_axis(loop: Loop) -> Expr | None:
+    for node in walk(loop.stores[0].value):
+        if node.op == "scan":
+            return node.args[1]
+    return None
+
+
+def _anchored(loop: Loop) -> Member:
+    if not is_sequential(loop):
+        return Member(loop, loop.axes, ())
+    along = scan_axis(loop)
+    outer = tuple(a for a in loop.axes if a is not along)
+    return Member(loop, outer, loop.reduced + (() if along is None else (along,)))
+
+
+def extent_of(axes: tuple[Expr, ...]) -> int:
+    total = 1
+    for a in axes:
+        total *= a.extent.attr
+    return total
+
+
+def _row_count(loops: list[Loop]) -> int | Misfit:
+    counts = {extent_of(_anchored(loop).outer) for loop in loops if is_sequential(loop)}
+    if len(counts) > 1:
+        return Misfit(f"reductions with {' and '.join(map(str, sorted(counts)))} rows")
+    if counts:
+        return counts.pop()
+    sizes = {extent_of(loop.axes) for loop in loops}
+    if len(sizes) > 1:
+        return Misfit(f"loops over {' and '.join(map(str, sorted(sizes)))} points")
+    return sizes.pop()
+
+
+# -- following reads from loop to loop -------------------------------------------------------
+
+
+def _linked(
+    loops: list[Loop], k: int, members: dict[int, Member], makers: dict[Buffer, int]
+) -> Member | Misfit | None:
+    """Divide loop k by what it reads from, or gives to, a loop already divided."""
+    loop = loops[k]
+    for node in loads(*exprs_of(loop)):
+        maker = makers.get(node.buffer)
+        if maker is not None and maker in members:
+            return _as_reader(loop, node, members[maker])
+    for j, member in members.items():
+        for node in loads(*exprs_of(member.loop)):
+            if node.buffer is loop.stores[0].buffer and j != k:
+                return _as_producer(loop, node, member)
+    return None
+
+
+def _row_of_load(node: Expr, maker: Member) -> Expr:
+    """The row of the element that a load reads, in the reader's axes."""
+    store = maker.loop.stores[0]
+    places = dict(zip(store.index, node.index, strict=True))
+    places = {a: i for a, i in places.items() if a.op == "axis"}
+    return simplify(substitute(maker.row, places))
+
+
+def _as_reader(loop: Loop, node: Expr, maker: Member) -> Member | Misfit:
+    row = _row_of_load(node, maker)
+    split = _split_flattened(loop, row)
+    if split is not loop:
+        row = simplify(substitute(row, _pieces(loop, split)))
+        loop = split
+    rows = extent_of(maker.outer)
+    digits = _mixed_radix(row, rows)
+    if digits is None:
+        return Misfit(f"it reads {node.buffer} across rows ({row} is not a row of its loop)")
+    return _divided(loop, digits)
+
+
+def _divided(loop: Loop, outer: tuple[Expr, ...]) -> Member | Misfit:
+    inner = tuple(a for a in (*loop.axes, *loop.reduced) if a not in outer)
+    if is_sequential(loop) and set(inner) != set(_anchored(loop).inner):
+        return Misfit("its reduction does not run along the row")
+    return Member(loop, outer, inner)
+
+
+def _as_producer(loop: Loop, node: Expr, reader: Member) -> Member | Misfit:
+    """A producer's axes that its reader fills from rows are rows too."""
+    store = loop.stores[0]
+    outer: list[tuple[int, Expr]] = []
+    for variable, index in zip(store.index, node.index, strict=True):
+        if variable.op != "axis":
+            continue
+        from_rows = index.axes & set(reader.outer)
+        if from_rows and index.op == "axis":
+            outer.append((reader.outer.index(index), variable))
+        elif from_rows:
+            return Misfit(f"{node.buffer} is read at {index}, which mixes rows and columns")
+    ordered = tuple(v for _, v in sorted(outer, key=lambda pair: pair[0]))
+    if extent_of(ordered) != extent_of(reader.outer):
+        return Misfit(f"not every row reads its own part of {node.buffer}")
+    return _divided(loop, ordered)
+
+
+def _leading(loop: Loop, rows: int) -> Member | Misfit:
+    """No data passes between them: rows are the leading axes."""
+    if is_sequential(loop):
+        return _anchored(loop)
+    total = 1
+    for count, variable in enumerate(loop.axes):
+        if total == rows:
+            return Member(loop, loop.axes[:count], loop.axes[count:])
+        total *= variable.extent.attr
+    if total == rows:
+        return Member(loop, loop.axes, ())
+    return Misfit(f"its leading axes do not make {rows} rows")
+
+
+def _mixed_radix(row: Expr, rows: int) -> tuple[Expr, ...] | None:
+    """Axes whose row-major number `row` is, slowest first; None if it is no such number."""
+    terms = []
+    for monomial, factor in to_poly(row).items():
+        if len(monomial) != 1 or monomial[0].op != "axis" or factor < 1:
+            return None
+        terms.append((factor, monomial[0]))
+    expected = 1
+    for factor, variable in sorted(terms, key=lambda t: t[0]):
+        if factor != expected:
+            return None
+        expected *= variable.extent.attr
+    if expected != rows:
+        return None
+    return tuple(v for _, v in sorted(terms, key=lambda t: -t[0]))
+
+
+# -- splitting flattened axes ----------------------------------------------------------------
+
+
+def _split_flattened(loop: Loop, row: Expr) -> Loop:
+    """Split an axis that stands in `row` only divided: `i0 // 768` becomes the axis i0h."""
+    for node in walk(row):
+        if node.op == "floordiv" and node.args[0].op == "axis" and node.args[1].is_const:
+            variable, by = node.args[0], node.args[1].attr
+            if variable in loop.axes and variable.extent.attr % by == 0:
+                return split_axis(loop, variable, by)
+    return loop
+
+
+def split_axis(loop: Loop, variable: Expr, by: int) -> Loop:
+    """loop a < n -> loop ah < n // by, al < by with a = ah * by + al."""
+    high = axis(f"{variable.attr}h", variable.extent.attr // by)
+    low = axis(f"{variable.attr}l", by)
+    whole = simplify(ravel((high, low), (high.extent, low.extent)))
+    axes = tuple(b for a in loop.axes for b in ((high, low) if a is variable else (a,)))
+    stores = tuple(
+        Store(
+            s.buffer,
+            tuple(simplify(substitute(i, {variable: whole})) for i in s.index),
+            substitute(s.value, {variable: whole}),
+        )
+        for s in loop.stores
+    )
+    return Loop(axes, loop.reduced, stores, loop.origins)
+
+
+def _pieces(before: Loop, after: Loop) -> dict[Expr, Expr]:
+    (gone,) = [a for a in before.axes if a not in after.axes]
+    high, low = [a for a in after.axes if a not in before.axes]
+    return {gone: ravel((high, low), (high.extent, low.extent))}
+
+
+# -- the common order ------------------------------------------------------------------------
+
+
+def _checked(
+    members: list[Member], rows: int, makers: dict[Buffer, int]
+) -> list[Member] | Misfit:
+    """Every read between members stays in its row."""
+    for member in members:
+        if extent_of(member.outer) != rows:
+            return Misfit(f"{extent_of(member.outer)} rows beside {rows}")
+        for node in loads(*exprs_of(member.loop)):
+            maker = makers.get(node.buffer)
+            if maker is None:
+                continue
+            store = members[maker].loop.stores[0]
+            if any(i.op != "axis" and i is not ZERO for i in store.index):
+                return Misfit(f"{node.buffer} is written through a view")
+            if _row_of_load(node, members[maker]) is not member.row:
+                return Misfit(f"it reads {node.buffer} in another row")
+    return members
+
+
+def common_outer(members: list[Member]) -> tuple[Expr, ...] | Misfit:
+    """The coarsest axes of which every member's outer axes are products: 256 with 2 x 128 -> 2, 128."""
+    marks = {1}
+    for member in members:
+        step = 1
+        for variable in reversed(member.outer):
+            step *= variable.extent.attr
+            marks.add(step)
+    chain = sorted(marks)
+    if any(big % small for small, big in zip(chain, chain[1:], strict=False)):
+        return Misfit("the rows are numbered in ways that have no common refinement")
+    extents = [big // small for small, big in zip(chain, chain[1:], strict=False)]
+    return tuple(axis(f"o{k}", n) for k, n in enumerate(reversed(extents)))
+
+
+def places_of(member: Member, outer: tuple[Expr, ...]) -> dict[Expr, Expr]:
+    """Each of a member's axes in the kernel's axes; inner ones are named by their position."""
+    row = ravel(outer, tuple(a.extent for a in outer))
+    places: dict[Expr, Expr] = {}
+    step = extent_of(member.outer)
+    for variable in member.outer:
+        step //= variable.extent.attr
+        digit = floordiv(row, integer(step)) if step > 1 else row
+        places[variable] = modulo(digit, variable.extent)
+    for k, variable in enumerate(member.inner):
+        places[variable] = axis(f"j{k}", variable.extent)
+    return places

@@ -1,0 +1,62 @@
+"""Element types of the loop IR.
+
+In: nothing. Out: the ten `DType` values and their facts. Example: `BF16.compute is F32`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class DType:
+    """One element type. `kind` is f(loat), i(nt), u(nsigned) or b(ool)."""
+
+    name: str
+    kind: str
+    bytes: int
+    numpy: type
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_half(self) -> bool:
+        """Two-byte floats are storage only: arithmetic widens them to f32 and rounds at a store."""
+        return self.kind == "f" and self.bytes == 2
+
+    @property
+    def is_int(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def compute(self) -> DType:
+        """The type in which a value loaded as this type is computed with."""
+        return F32 if self.is_half else self
+
+    @property
+    def bits(self) -> int:
+        return 8 * self.bytes
+
+
+F64 = DType("f64", "f", 8, np.float64)
+F32 = DType("f32", "f", 4, np.float32)
+F16 = DType("f16", "f", 2, np.float16)
+# NumPy has no bfloat16: the interpreter holds such values as float32, rounded at every store.
+BF16 = DType("bf16", "f", 2, np.float32)
+I64 = DType("i64", "i", 8, np.int64)
+I32 = DType("i32", "i", 4, np.int32)
+I16 = DType("i16", "i", 2, np.int16)
+I8 = DType("i8", "i", 1, np.int8)
+U8 = DType("u8", "u", 1, np.uint8)
+BOOL = DType("bool", "b", 1, np.bool_)
+
+DTYPES: dict[str, DType] = {
+    d.name: d for d in (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)
+}

@@ -1,0 +1,241 @@
+"""Expressions: one frozen, hash-consed node type for index arithmetic and for values.
+
+In: constructors. Out: `Expr`. Two expressions are equal exactly if they are the same object, so
+sharing is free, every analysis can be memoised by node, and a chain of n ops costs n nodes however
+often its values are used. Example: `add(axis("i0", 8), const(1, I64))` prints as `i0 + 1`.
+
+    Expr = const | axis | size | load | cast | narrow | reduce | scan | <a row of the op table>
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from litz.ir.dtypes import BOOL, F32, I64, DType
+from litz.ir.ops import OPS, REDUCTIONS
+
+if TYPE_CHECKING:
+    from litz.ir.program import Buffer
+
+_NODES: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
+_SERIAL = itertools.count()
+
+
+class Expr:
+    """A node. `op` names its kind, `attr` holds what is not an expression (value, name, buffer)."""
+
+    __slots__ = ("op", "args", "attr", "dtype", "axes", "serial", "simple", "__weakref__")
+
+    op: str
+    args: tuple[Expr, ...]
+    attr: Any
+    dtype: DType
+    axes: frozenset[Expr]  # the free axis variables below this node
+    serial: int  # order of creation: sums print and compare in it
+    simple: Expr | None  # the simplified form, once `ir/index.py` has found it
+
+    def __repr__(self) -> str:
+        from litz.ir.text import expr_text
+
+        return expr_text(self)
+
+    @property
+    def is_const(self) -> bool:
+        return self.op == "const"
+
+    @property
+    def extent(self) -> Expr:
+        """The size of an axis variable."""
+        assert self.op == "axis"
+        return self.args[0]
+
+    # Loads keep their guard (or nothing) behind the index.
+    @property
+    def buffer(self) -> Buffer:
+        return self.attr[0]  # type: ignore[no-any-return]
+
+    @property
+    def index(self) -> tuple[Expr, ...]:
+        return self.args[:-1] if self.attr[1] else self.args
+
+    @property
+    def guard(self) -> Expr | None:
+        return self.args[-1] if self.attr[1] else None
+
+
+def _attr_key(attr: Any) -> Any:
+    """0.0 and -0.0, 1 and True are different constants; NaN is the same as itself."""
+    if isinstance(attr, float):
+        return ("float", struct.pack("<d", attr))
+    if isinstance(attr, (bool, int)):
+        return (type(attr).__name__, attr)
+    return attr
+
+
+def _node(op: str, args: tuple[Expr, ...], attr: Any, dtype: DType) -> Expr:
+    key = (op, args, _attr_key(attr), dtype)
+    found = _NODES.get(key)
+    if found is not None:
+        return found
+    node = object.__new__(Expr)
+    node.op, node.args, node.attr, node.dtype = op, args, attr, dtype
+    node.serial, node.simple = next(_SERIAL), None
+    if op == "axis":
+        node.axes = frozenset((node,))
+    elif op == "reduce":
+        node.axes = args[0].axes - frozenset(attr[1])
+    elif not args:
+        node.axes = frozenset()
+    elif len(args) == 1:
+        node.axes = args[0].axes
+    else:
+        node.axes = frozenset().union(*(a.axes for a in args))
+    _NODES[key] = node
+    return node
+
+
+def const(value: bool | int | float, dtype: DType) -> Expr:
+    """A constant, wrapped and rounded into its type."""
+    if dtype is BOOL:
+        value = bool(value)
+    elif dtype.is_float:
+        value = float(value)
+        if dtype is F32 and math.isfinite(value):
+            try:
+                value = struct.unpack("<f", struct.pack("<f", value))[0]
+            except OverflowError:
+                value = math.copysign(math.inf, value)
+    else:
+        value = int(value) & ((1 << dtype.bits) - 1)
+        if dtype.kind == "i" and value >> (dtype.bits - 1):
+            value -= 1 << dtype.bits
+    return _node("const", (), value, dtype)
+
+
+def integer(value: int) -> Expr:
+    """An index constant."""
+    return const(value, I64) if value.bit_length() > 63 else _node("const", (), int(value), I64)
+
+
+def axis(name: str, extent: Expr | int) -> Expr:
+    """A loop variable that runs over 0 .. extent-1. The extent is part of it: ranges need no context."""
+    size = integer(extent) if isinstance(extent, int) else extent
+    return _node("axis", (size,), name, I64)
+
+
+def size(name: str, low: int = 0, high: int | None = None) -> Expr:
+    """A symbolic size: an i64 argument of the program with its known range."""
+    return _node("size", (), (name, low, high), I64)
+
+
+def load(buffer: Buffer, index: tuple[Expr, ...], guard: Expr | None = None) -> Expr:
+    """An element of a buffer; where the guard is false nothing is read and the value is zero."""
+    if guard is not None and guard.is_const:
+        if not guard.attr:
+            return const(0, buffer.dtype)
+        guard = None
+    args = index if guard is None else (*index, guard)
+    return _node("load", args, (buffer, guard is not None), buffer.dtype)
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    """The exact conversion a program asks for."""
+    return value if value.dtype is dtype else _node("cast", (value,), None, dtype)
+
+
+def narrow(value: Expr, dtype: DType) -> Expr:
+    """A rounding to storage type that no program asked for; it disappears if the value stays inside."""
+    return value if value.dtype is dtype else _node("narrow", (value,), None, dtype)
+
+
+def reduce(kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
+    """`value` combined over `axes`, which it binds."""
+    spec = REDUCTIONS[kind]
+    return _node("reduce", (value,), (kind, axes), I64 if spec.gives_index else value.dtype)
+
+
+def scan(kind: str, along: Expr, value: Expr) -> Expr:
+    """The running combination of `value` up to and with the current position on the axis `along`."""
+    return _node("scan", (value, along), kind, value.dtype)
+
+
+def apply(name: str, *args: Expr) -> Expr:
+    """A row of the op table over operands."""
+    spec = OPS[name]
+    assert len(args) == spec.arity, f"{name} takes {spec.arity} operands, got {len(args)}"
+    if spec.result == "bool":
+        dtype = BOOL
+    else:
+        dtype = args[0].dtype if spec.result == "index" else args[-1].dtype
+    return _node(name, args, None, dtype)
+
+
+def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    """The same node over other operands."""
+    if args == node.args:
+        return node
+    if node.op == "load":
+        guarded = node.attr[1]
+        return load(node.buffer, args[:-1] if guarded else args, args[-1] if guarded else None)
+    return _node(node.op, args, node.attr, node.dtype)
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every node below the roots once, operands before users, without recursion."""
+    seen: set[Expr] = set()
+    for root in roots:
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                yield node
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((a, False) for a in reversed(node.args))
+
+
+def transform(
+    root: Expr,
+    change: Callable[[Expr, tuple[Expr, ...]], Expr],
+    memo: dict[Expr, Expr] | None = None,
+) -> Expr:
+    """Rebuild bottom-up: `change(node, new_args)` gives each node's replacement, once per node."""
+    done = {} if memo is None else memo
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        missing = [a for a in node.args if a not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        done[node] = change(node, tuple(done[a] for a in node.args))
+        stack.pop()
+    return done[root]
+
+
+def substitute(
+    root: Expr, values: Mapping[Expr, Expr], memo: dict[Expr, Expr] | None = None
+) -> Expr:
+    """Replace nodes (usually axes) by expressions."""
+    if not values:
+        return root
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        replacement = values.get(node)
+        if replacement is not None:
+            return replacement
+        if node.op == "reduce":
+            bound = tuple(values.get(a, a) for a in node.attr[1])
+            return reduce(node.attr[0], bound, args[0])
+        return rebuild(node, args)
+
+    return transform(root, change, memo)

@@ -1,0 +1,53 @@
+"""The captured graph: a functional ATen FX module with fake values, and where each node came from.
+
+In: what `capture` collected. Out: `Graph`, which `passes` rewrite and `lower` reads.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.fx
+
+from litz.ir.program import Origin
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+@dataclass
+class Graph:
+    """`kind` is inference, forward or backward; `attributes` are tensors the module itself holds."""
+
+    module: torch.fx.GraphModule
+    kind: str = "inference"
+    name: str = "graph"
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> list[torch.fx.Node]:
+        return list(self.module.graph.nodes)
+
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The module's own tensors by the names that lowering gives their buffers."""
+        return {constant_name(path): tensor for path, tensor in self.attributes.items()}
+
+
+def constant_name(path: str) -> str:
+    return path.replace(".", "_")
+
+
+def origin_of(node: torch.fx.Node) -> Origin:
+    """The captured op and the innermost line of the user's program that asked for it."""
+    return Origin(node.name, str(node.target), _user_line(node.meta.get("stack_trace") or ""))
+
+
+def _user_line(stack_trace: str) -> str:
+    """`file.py:12` of the last frame; the trace lists callers first."""
+    frames = list(_FRAME.finditer(stack_trace))
+    if not frames:
+        return ""
+    return f"{frames[-1]['file'].rsplit('/', 1)[-1]}:{frames[-1]['line']}"

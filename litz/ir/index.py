@@ -1,0 +1,458 @@
+"""The integer algebra of indices: sums of products, floor division and remainder, with ranges.
+
+In: an i64 `Expr`. Out: an equal, simpler one (`simplify`), its bounds, its coefficient in an axis.
+No sympy: torch's symbolic sizes are converted to `size` nodes at the border. Every axis carries its
+extent, so each rule is decided without context and each node is simplified once.
+Example: `((i0 * 128 + i1) // 128) * 768` with i1 < 128 becomes `i0 * 768`.
+
+A polynomial maps a monomial (atoms in order of creation) to its integer coefficient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from math import gcd
+
+from litz.ir.expr import Expr, apply, integer, rebuild, transform
+from litz.ir.program import Buffer
+
+Monomial = tuple[Expr, ...]
+Poly = dict[Monomial, int]
+ZERO = integer(0)
+ONE = integer(1)
+MOST_TERMS = 64
+
+
+def simplify(root: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
+    """The canonical form of an index expression; other parts of the tree are rebuilt around it.
+
+    A `memo` shared between calls visits what lies below several indices once.
+    """
+    if root.simple is None:
+        root.simple = transform(root, _simplify_node, memo)
+        root.simple.simple = root.simple
+    return root.simple
+
+
+def _simplify_node(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    if node.simple is not None:
+        return node.simple
+    if node.op == "axis":
+        return node  # its extent is part of its identity
+    if node.dtype.name != "i64" or not args:
+        return rebuild(node, args)
+    if node.op in ("add", "sub", "mul", "neg"):
+        result = _canonical(to_poly(rebuild(node, args)))
+    elif node.op == "floordiv":
+        result = floordiv(args[0], args[1])
+    elif node.op == "mod":
+        result = modulo(args[0], args[1])
+    elif node.op == "check_index" and _within(to_poly(args[0]), to_poly(args[1])):
+        result = args[0]
+    else:
+        return rebuild(node, args)
+    node.simple = result
+    return result
+
+
+def _canonical(poly: Poly) -> Expr:
+    result = from_poly(_recombine(poly))
+    result.simple = result
+    return result
+
+
+def to_poly(node: Expr) -> Poly:
+    """Read an expression as a polynomial over its atoms."""
+    if node.is_const:
+        return {(): node.attr} if node.attr else {}
+    if node.op in ("add", "sub", "mul", "neg"):
+        parts = [to_poly(a) for a in node.args]
+        # A large product stays one atom: written out, a chain of squares would grow without end.
+        if node.op != "mul" or len(parts[0]) * len(parts[1]) <= MOST_TERMS:
+            return _combine(node.op, parts)
+    return {(node,): 1}
+
+
+def _combine(op: str, parts: list[Poly]) -> Poly:
+    if op == "mul":
+        left, right = parts
+        product: Poly = {}
+        for m, a in left.items():
+            for n, b in right.items():
+                key = tuple(sorted(m + n, key=_serial))
+                product[key] = product.get(key, 0) + a * b
+        return {m: c for m, c in product.items() if c}
+    if op == "neg":
+        return {m: -c for m, c in parts[0].items()}
+    total = dict(parts[0])
+    sign = -1 if op == "sub" else 1
+    for m, c in parts[1].items():
+        total[m] = total.get(m, 0) + sign * c
+    return {m: c for m, c in total.items() if c}
+
+
+def _serial(node: Expr) -> int:
+    return node.serial
+
+
+def from_poly(poly: Poly) -> Expr:
+    """Write a polynomial as an expression, the same one every time."""
+    constant = poly.get((), 0)
+    total: Expr | None = None
+    for monomial in sorted((m for m in poly if m), key=lambda m: [a.serial for a in m]):
+        term = monomial[0]
+        for atom in monomial[1:]:
+            term = apply("mul", term, atom)
+        if poly[monomial] != 1:
+            term = apply("mul", term, integer(poly[monomial]))
+        total = term if total is None else apply("add", total, term)
+    if total is None:
+        total = integer(constant)
+    elif constant:
+        total = apply("add", total, integer(constant))
+    return total
+
+
+# -- ranges ----------------------------------------------------------------------------------
+
+
+def bounds(poly: Poly) -> tuple[Poly, Poly] | None:
+    """Least and greatest value, as polynomials in sizes; None if an atom has no known range."""
+    low: Poly = {}
+    high: Poly = {}
+    for monomial, factor in poly.items():
+        least: Poly = {(): 1}
+        most: Poly = {(): 1}
+        for atom in monomial:
+            span = _atom_bounds(atom)
+            if span is None:
+                return None
+            least, most = _combine("mul", [least, span[0]]), _combine("mul", [most, span[1]])
+        if factor < 0:
+            least, most = most, least
+        low = _combine("add", [low, _combine("mul", [least, {(): factor}])])
+        high = _combine("add", [high, _combine("mul", [most, {(): factor}])])
+    return low, high
+
+
+@lru_cache(maxsize=4096)
+def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
+    """Range of an atom that is never negative."""
+    if atom.op == "axis":
+        return {}, _minus_one(to_poly(atom.extent))
+    if atom.op == "size":
+        return {(atom,): 1}, {(atom,): 1}
+    if atom.op in ("mod", "check_index"):
+        return {}, _minus_one(to_poly(atom.args[1]))
+    if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].attr > 0:
+        span = bounds(to_poly(atom.args[0]))
+        if span is None or not is_nonnegative(span[0]):
+            return None
+        if set(span[1]) <= {()}:
+            return {}, {(): v} if (v := span[1].get((), 0) // atom.args[1].attr) else {}
+        return {}, span[1]
+    return None
+
+
+def _minus_one(poly: Poly) -> Poly:
+    return _combine("sub", [poly, {(): 1}])
+
+
+def is_nonnegative(poly: Poly) -> bool:
+    """Whether a polynomial in sizes is at least zero wherever the sizes may lie."""
+    shifted: Poly = {}
+    for monomial, factor in poly.items():
+        term: Poly = {(): factor}
+        for atom in monomial:
+            if atom.op != "size":
+                return False
+            # s = s' + low with s' >= 0: then non-negative coefficients suffice.
+            term = _combine("mul", [term, {(atom,): 1, (): atom.attr[1]}])
+        shifted = _combine("add", [shifted, term])
+    return all(c >= 0 for c in shifted.values())
+
+
+@lru_cache(maxsize=4096)
+def _is_counted(atom: Expr) -> bool:
+    """Whether an atom is made of axes and sizes: what is read from memory may be any number."""
+    if atom.op in ("axis", "size", "check_index"):
+        return True
+    parts = {"mod": atom.args[1:], "floordiv": atom.args}.get(atom.op, ())
+    return bool(parts) and all(_cannot_wrap(to_poly(part)) for part in parts)
+
+
+def _cannot_wrap(poly: Poly) -> bool:
+    """Whether a sum is exact in 64 bits, as the laws of division need it to be."""
+    return all(_is_counted(atom) for monomial in poly for atom in monomial)
+
+
+def _within(poly: Poly, limit: Poly) -> bool:
+    """0 <= poly < limit."""
+    span = bounds(poly)
+    if span is None:
+        return False
+    room = _combine("sub", [_minus_one(limit), span[1]])
+    return is_nonnegative(span[0]) and is_nonnegative(room)
+
+
+# -- floor division and remainder ------------------------------------------------------------
+
+
+def _split(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
+    """q and r with poly = q * divisor + r, taking into q the terms that divide evenly."""
+    if len(divisor) != 1:
+        return {}, poly
+    ((wanted, factor),) = divisor.items()
+    quotient: Poly = {}
+    rest: Poly = {}
+    for monomial, c in poly.items():
+        left = list(monomial)
+        if c % factor == 0 and all(_removed(left, atom) for atom in wanted):
+            quotient[tuple(left)] = quotient.get(tuple(left), 0) + c // factor
+        else:
+            rest[monomial] = c
+    return quotient, rest
+
+
+def _removed(atoms: list[Expr], atom: Expr) -> bool:
+    if atom not in atoms:
+        return False
+    atoms.remove(atom)
+    return True
+
+
+def _common_factor(poly: Poly, divisor: Poly) -> tuple[int, Poly, Poly] | None:
+    """g, a, b with poly = g * a + b, 0 <= b < g and g a factor of the (constant) divisor."""
+    if set(divisor) != {()}:
+        return None
+    whole = divisor[()]
+    for g in sorted({gcd(c, whole) for c in poly.values()}, reverse=True):
+        if 1 < g < whole or g == whole > 1:
+            a = {m: c // g for m, c in poly.items() if c % g == 0}
+            b = {m: c for m, c in poly.items() if c % g}
+            if _within(b, {(): g}):
+                return g, a, b
+    return None
+
+
+def _single_atom(poly: Poly, op: str) -> Expr | None:
+    if len(poly) == 1:
+        ((monomial, factor),) = poly.items()
+        if factor == 1 and len(monomial) == 1 and monomial[0].op == op:
+            return monomial[0]
+    return None
+
+
+def _quotient_of_multiples(p: Poly, d: Poly) -> Expr | None:
+    """(q * d + r) // d -> q + r // d"""
+    q, r = _split(p, d)
+    if not q:
+        return None
+    return from_poly(_combine("add", [q, to_poly(floordiv(from_poly(r), from_poly(d)))]))
+
+
+def _quotient_of_less(p: Poly, d: Poly) -> Expr | None:
+    """r // d -> 0 if 0 <= r < d"""
+    return ZERO if _within(p, d) else None
+
+
+def _quotient_common_factor(p: Poly, d: Poly) -> Expr | None:
+    """(g * a + b) // (g * m) -> a // m if 0 <= b < g"""
+    found = _common_factor(p, d)
+    if found is None:
+        return None
+    g, a, _ = found
+    return floordiv(from_poly(a), integer(d[()] // g))
+
+
+def _quotient_of_quotient(p: Poly, d: Poly) -> Expr | None:
+    """(x // a) // b -> x // (a * b) for positive constants"""
+    inner = _single_atom(p, "floordiv")
+    if inner is None or set(d) != {()} or not inner.args[1].is_const:
+        return None
+    if inner.args[1].attr <= 0 or d[()] <= 0:
+        return None
+    return floordiv(inner.args[0], integer(inner.args[1].attr * d[()]))
+
+
+def _quotient_of_remainder(p: Poly, d: Poly) -> Expr | None:
+    """(x % (a * b)) // b -> (x // b) % a for positive constants"""
+    inner = _single_atom(p, "mod")
+    if inner is None or set(d) != {()} or not inner.args[1].is_const:
+        return None
+    whole, part = inner.args[1].attr, d[()]
+    if part <= 0 or whole <= 0 or whole % part:
+        return None
+    return modulo(floordiv(inner.args[0], integer(part)), integer(whole // part))
+
+
+def _remainder_of_multiples(p: Poly, d: Poly) -> Expr | None:
+    """(q * d + r) % d -> r % d"""
+    q, r = _split(p, d)
+    return modulo(from_poly(r), from_poly(d)) if q else None
+
+
+def _remainder_of_less(p: Poly, d: Poly) -> Expr | None:
+    """r % d -> r if 0 <= r < d"""
+    return from_poly(p) if _within(p, d) else None
+
+
+def _remainder_common_factor(p: Poly, d: Poly) -> Expr | None:
+    """(g * a + b) % (g * m) -> g * (a % m) + b if 0 <= b < g"""
+    found = _common_factor(p, d)
+    if found is None:
+        return None
+    g, a, b = found
+    inner = to_poly(modulo(from_poly(a), integer(d[()] // g)))
+    return from_poly(_combine("add", [_combine("mul", [inner, {(): g}]), b]))
+
+
+def _remainder_of_remainder(p: Poly, d: Poly) -> Expr | None:
+    """(x % (a * b)) % b -> x % b for positive constants"""
+    inner = _single_atom(p, "mod")
+    if inner is None or set(d) != {()} or not inner.args[1].is_const:
+        return None
+    if d[()] <= 0 or inner.args[1].attr % d[()]:
+        return None
+    return modulo(inner.args[0], integer(d[()]))
+
+
+IndexRule = Callable[[Poly, Poly], Expr | None]
+FLOORDIV_RULES: tuple[IndexRule, ...] = (
+    _quotient_of_less,
+    _quotient_of_multiples,
+    _quotient_common_factor,
+    _quotient_of_quotient,
+    _quotient_of_remainder,
+)
+MODULO_RULES: tuple[IndexRule, ...] = (
+    _remainder_of_less,
+    _remainder_of_multiples,
+    _remainder_common_factor,
+    _remainder_of_remainder,
+)
+
+
+def floordiv(value: Expr, divisor: Expr) -> Expr:
+    """value // divisor, simplified."""
+    return _by_rules("floordiv", FLOORDIV_RULES, value, divisor)
+
+
+def modulo(value: Expr, divisor: Expr) -> Expr:
+    """value % divisor, simplified."""
+    return _by_rules("mod", MODULO_RULES, value, divisor)
+
+
+def _by_rules(op: str, rules: Iterable[IndexRule], value: Expr, divisor: Expr) -> Expr:
+    p, d = to_poly(value), to_poly(divisor)
+    if d == {(): 1}:
+        return value if op == "floordiv" else ZERO
+    if not d or (set(d) == {()} and d[()] < 0):
+        return apply(op, value, divisor)  # never made by lower; kept as it is rather than guessed
+    if set(p) <= {()} and set(d) == {()}:
+        number = p.get((), 0)
+        return integer(number // d[()] if op == "floordiv" else number % d[()])
+    for rule in rules if _cannot_wrap(p) and _cannot_wrap(d) else ():
+        result = rule(p, d)
+        if result is not None:
+            return _canonical(to_poly(result))
+    result = apply(op, _canonical(p), from_poly(d))
+    result.simple = result
+    return result
+
+
+def _recombine(poly: Poly) -> Poly:
+    """k*m*(x // m) + k*(x % m) -> k*x, and k*a*((x // a) % b) + k*(x % a) -> k*(x % (a*b))."""
+    changed = True
+    while changed:
+        changed = False
+        for monomial, k in poly.items():
+            low = monomial[0] if len(monomial) == 1 else None
+            if low is None or low.op != "mod":
+                continue
+            x, m = low.args
+            scale = to_poly(m)
+            for other, whole in _partners(poly, x, m):
+                if {other: whole} == _combine("mul", [{(other[0],): k}, scale]):
+                    merged = x if other[0].op == "floordiv" else _merged(x, m, other[0])
+                    rest = {n: c for n, c in poly.items() if n not in (monomial, other)}
+                    add = _combine("mul", [to_poly(merged), {(): k}])
+                    poly, changed = _combine("add", [rest, add]), True
+                    break
+            if changed:
+                break
+    return poly
+
+
+def _partners(poly: Poly, x: Expr, m: Expr) -> list[tuple[Monomial, int]]:
+    """Terms that hold x // m, or (x // m) % b."""
+    quotient = floordiv(x, m)
+    found: list[tuple[Monomial, int]] = []
+    for monomial, factor in poly.items():
+        if len(monomial) == 1:
+            atom = monomial[0]
+            if atom is quotient or (atom.op == "mod" and atom.args[0] is quotient):
+                found.append((monomial, factor))
+    return found
+
+
+def _merged(x: Expr, m: Expr, high: Expr) -> Expr:
+    return modulo(x, from_poly(_combine("mul", [to_poly(m), to_poly(high.args[1])])))
+
+
+# -- what the stages ask ---------------------------------------------------------------------
+
+
+def flat_index(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
+    """The element offset of an index: the sum of index times stride."""
+    total: Poly = {}
+    for i, stride in zip(index, buffer.strides, strict=True):
+        total = _combine("add", [total, _combine("mul", [to_poly(simplify(i)), to_poly(stride)])])
+    return _canonical(total)
+
+
+def product(sizes: Iterable[Expr]) -> Expr:
+    """The product of sizes."""
+    total: Poly = {(): 1}
+    for s in sizes:
+        total = _combine("mul", [total, to_poly(s)])
+    return from_poly(total)
+
+
+def ravel(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Expr:
+    """Row-major number of an index."""
+    total = ZERO
+    for i, n in zip(index, shape, strict=True):
+        total = simplify(apply("add", apply("mul", total, n), i))
+    return total
+
+
+def unravel(flat: Expr, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The index whose row-major number is `flat`."""
+    result: list[Expr] = []
+    for position in range(len(shape)):
+        step = product(shape[position + 1 :])
+        part = floordiv(flat, step) if step is not ONE else flat
+        result.append(modulo(part, shape[position]) if position else part)
+    if result and shape[0] is ONE:
+        result[0] = ZERO
+    return tuple(result)
+
+
+def coefficient(index: Expr, variable: Expr) -> tuple[Expr, Expr] | None:
+    """stride and rest with index = stride * variable + rest; None if it is not affine in it."""
+    stride: Poly = {}
+    rest: Poly = {}
+    for monomial, c in to_poly(simplify(index)).items():
+        if variable in monomial:
+            left = list(monomial)
+            left.remove(variable)
+            if any(variable in atom.axes for atom in left):
+                return None
+            stride[tuple(left)] = stride.get(tuple(left), 0) + c
+        elif any(variable in atom.axes for atom in monomial):
+            return None
+        else:
+            rest[monomial] = c
+    return from_poly(stride), from_poly(rest)

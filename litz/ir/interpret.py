@@ -1,0 +1,319 @@
+"""The meaning of programs, in NumPy: slow, obvious, and the oracle of every other stage.
+
+In: a `LoopProgram` or `KernelGraph` with its input arrays. Out: its output values; inputs that the
+program stores into are updated in place. Each axis becomes an `arange` along a dimension of its
+own, so an expression over a whole loop nest is one broadcast array. bf16 arrays are float32 arrays
+that hold bf16 numbers. Within one loop (or phase) every value is computed before any is stored.
+Example: `run_program(program, [np.ones((8, 128), np.float32)])` gives `[array of 8 sums]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from litz.errors import IndexOutOfRange
+from litz.ir.dtypes import BF16, BOOL, DType
+from litz.ir.expr import Expr, walk
+from litz.ir.index import ZERO
+from litz.ir.ops import OPS, REDUCTIONS
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Kernel,
+    KernelGraph,
+    Loop,
+    LoopProgram,
+    Store,
+    ViewArg,
+    written,
+)
+
+Array = np.ndarray[Any, Any]
+# Called with the step and its resolved operands, as `call(step, args, kwargs)`; array operands are
+# windows on the program's own storage, so an op that mutates them just writes.
+ExternCall = Callable[[Extern, list[Any], dict[str, Any]], Sequence[Array | None]]
+
+
+def run_program(
+    program: LoopProgram,
+    inputs: Sequence[Array | int],
+    constants: Mapping[str, Array] | None = None,
+    extern: ExternCall | None = None,
+) -> list[Any]:
+    """The outputs of a loop program."""
+    return _run(program, inputs, constants or {}, extern)
+
+
+def run_kernels(
+    graph: KernelGraph,
+    inputs: Sequence[Array | int],
+    constants: Mapping[str, Array] | None = None,
+    extern: ExternCall | None = None,
+) -> list[Any]:
+    """The outputs of a kernel graph."""
+    return _run(graph, inputs, constants or {}, extern)
+
+
+@dataclass
+class Environment:
+    """What expressions refer to: sizes by name, buffers by name as flat storage, axes as arrays."""
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    storage: dict[str, Array] = field(default_factory=dict)
+    axes: dict[Expr, Array] = field(default_factory=dict)
+    # Scratch has one copy for every outer iteration: its arrays have the outer axes in front.
+    scratch: dict[str, Array] = field(default_factory=dict)
+    outer: tuple[Expr, ...] = ()
+    values: dict[Expr, Array] = field(default_factory=dict)
+
+    def number(self, size: Expr) -> int:
+        """The value of a size."""
+        return int(size.attr if size.is_const else evaluate(size, Environment(sizes=self.sizes)))
+
+    def shape(self, sizes: Sequence[Expr]) -> tuple[int, ...]:
+        return tuple(self.number(s) for s in sizes)
+
+    def allocate(self, buffer: Buffer) -> Array:
+        """Zeroed storage for a buffer; gives its elements in their shape."""
+        span = _span(self.shape(buffer.shape), self.shape(buffer.strides))
+        dtype = object if buffer.dtype.kind == "x" else buffer.dtype.numpy
+        self.storage[buffer.name] = np.zeros(span, dtype)
+        return self.elements(buffer)
+
+    def fill(self, buffer: Buffer, values: Array) -> None:
+        """Fresh storage that holds `values`."""
+        elements = self.allocate(buffer)
+        if elements.shape != np.shape(values):
+            raise ValueError(f"{buffer} has shape {elements.shape}, got {np.shape(values)}")
+        elements[...] = convert(np.asarray(values), buffer.dtype)
+
+    def elements(self, buffer: Buffer) -> Array:
+        return self.view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
+
+    def view(self, window: ViewArg) -> Array:
+        flat, offset = self.storage[window.buffer.name], self.number(window.offset)
+        shape, strides = self.shape(window.shape), self.shape(window.strides)
+        if offset < 0 or offset + _span(shape, strides) > len(flat):
+            raise ValueError(f"{window} does not lie inside {window.buffer}")
+        return as_strided(flat[offset:], shape, [flat.itemsize * step for step in strides])
+
+    def target(self, buffer: Buffer) -> tuple[Array, list[Array]]:
+        """The array an access of a buffer goes to, and the indices in front of its own."""
+        if buffer.name in self.scratch:
+            return self.scratch[buffer.name], [self.axes[a] for a in self.outer]
+        return self.elements(buffer), []
+
+
+def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """How many elements lie between the first and one past the last."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+
+
+# -- programs --------------------------------------------------------------------------------
+
+
+def _run(
+    program: LoopProgram | KernelGraph,
+    inputs: Sequence[Array | int],
+    constants: Mapping[str, Array],
+    extern: ExternCall | None,
+) -> list[Any]:
+    env = Environment()
+    for item, given in zip(program.inputs, inputs, strict=True):
+        _bind_sizes(env, item, given)
+    for item, given in zip(program.inputs, inputs, strict=True):
+        if isinstance(item, Buffer):
+            env.fill(item, np.asarray(given))
+    for buffer in program.constants:
+        env.fill(buffer, constants[buffer.name])
+    changed: set[Buffer] = set()
+    with np.errstate(all="ignore"):
+        for step in program.body:
+            _run_step(env, step, extern)
+            changed.update(written(step))
+    for item, given in zip(program.inputs, inputs, strict=True):
+        if item in changed and isinstance(item, Buffer) and isinstance(given, np.ndarray):
+            given[...] = env.elements(item)
+    return [_resolve(env, output.value, copy=True) for output in program.outputs]
+
+
+def _bind_sizes(env: Environment, item: Buffer | Expr, given: Array | int) -> None:
+    """A symbolic size is an input of its own, or a dimension of an input."""
+    pairs = (
+        [(item, given)] if isinstance(item, Expr) else zip(item.shape, np.shape(given), strict=True)
+    )
+    for size, number in pairs:
+        if size.op == "size":
+            known = env.sizes.setdefault(size.attr[0], int(number))
+            if known != number:
+                raise ValueError(f"{size.attr[0]} is {known} in one input and {number} in another")
+
+
+def _run_step(env: Environment, step: Loop | Kernel | Extern, extern: ExternCall | None) -> None:
+    if isinstance(step, Loop):
+        _run_group(env, step.axes, step.reduced, step.stores)
+    elif isinstance(step, Kernel):
+        env.outer = step.outer
+        outer = env.shape([a.extent for a in step.outer])
+        env.scratch = {
+            b.name: np.zeros(outer + env.shape(b.shape), b.dtype.numpy) for b in step.scratch
+        }
+        for phase in step.phases:
+            plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, ())
+            _run_group(env, step.outer + plain, reduced, phase.stores)
+        env.scratch = {}
+    else:
+        _run_extern(env, step, extern)
+
+
+def _run_extern(env: Environment, step: Extern, extern: ExternCall | None) -> None:
+    if extern is None:
+        raise ValueError(f"the program calls {step.target}: pass extern=")
+    kwargs = {key: _resolve(env, value) for key, value in step.kwargs}
+    results = extern(step, [_resolve(env, a) for a in step.args], kwargs)
+    for buffer, result in zip(step.outputs, results, strict=True):
+        if buffer is not None and result is not None:
+            env.fill(buffer, result)
+
+
+def _resolve(env: Environment, value: Any, copy: bool = False) -> Any:
+    """An operand of an extern call, or an output, as arrays and numbers."""
+    if isinstance(value, ViewArg):
+        return env.view(value).copy() if copy else env.view(value)
+    if isinstance(value, Expr):
+        return env.number(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_resolve(env, v, copy) for v in value)
+    return value
+
+
+def _run_group(
+    env: Environment,
+    axes: tuple[Expr, ...],
+    reduced: tuple[Expr, ...],
+    stores: tuple[Store, ...],
+) -> None:
+    """The stores of one loop nest: dimension k of every array is the k-th axis."""
+    rank = len(axes) + len(reduced)
+    env.axes, env.values = {}, {}
+    for k, axis in enumerate(axes + reduced):
+        shape = [1] * rank
+        shape[k] = -1
+        env.axes[axis] = np.arange(env.number(axis.extent)).reshape(shape)
+    full = tuple(env.number(a.extent) for a in axes) + (1,) * len(reduced)
+    computed = []
+    for store in stores:
+        index = [evaluate(i, env) for i in store.index]
+        computed.append((store, index, evaluate(store.value, env)))
+    for store, index, value in computed:
+        if store.buffer.name not in env.storage and store.buffer.name not in env.scratch:
+            env.allocate(store.buffer)
+        array, front = env.target(store.buffer)
+        where = [np.broadcast_to(i, full) for i in (*front, *index)]
+        _check_range(where, array.shape)
+        array[tuple(where)] = np.broadcast_to(convert(value, store.buffer.dtype), full)
+
+
+def _check_range(index: Sequence[Array], shape: tuple[int, ...]) -> None:
+    """NumPy would take a negative index from the end."""
+    for i, size in zip(index, shape, strict=True):
+        outside = i[(i < 0) | (i >= size)]
+        if outside.size:
+            raise IndexOutOfRange(index=int(outside.flat[0]), size=size)
+
+
+# -- expressions -----------------------------------------------------------------------------
+
+
+def evaluate(root: Expr, env: Environment) -> Array:
+    """The value of an expression at every point of the axes, each node computed once."""
+    for node in walk(root):
+        if node not in env.values:
+            value = _value(node, [env.values[a] for a in node.args], env)
+            env.values[node] = np.asarray(value)
+    return env.values[root]
+
+
+def _value(node: Expr, args: list[Array], env: Environment) -> Any:
+    op = node.op
+    if op == "const":
+        return convert(np.asarray(node.attr), node.dtype)
+    if op == "axis":
+        return env.axes[node]
+    if op == "size":
+        return np.asarray(env.sizes[node.attr[0]], np.int64)
+    if op == "load":
+        return _load(node, args, env)
+    if op in ("cast", "narrow"):
+        return convert(args[0], node.dtype)
+    if op == "reduce":
+        return _reduced(node, args[0], env)
+    if op == "scan":
+        along = list(env.axes).index(node.args[1])
+        full = np.broadcast_arrays(*args)[0]
+        return convert(_SCANS[node.attr](full, axis=along), node.dtype)
+    if op == "check_index":
+        _check_range([args[0]], (int(args[1]),))
+    return convert(np.asarray(OPS[op].numpy(*args)), node.dtype)
+
+
+_SCANS: dict[str, Callable[..., Array]] = {
+    "sum": np.cumsum,
+    "prod": np.cumprod,
+    "max": np.maximum.accumulate,
+    "min": np.minimum.accumulate,
+}
+
+
+def _load(node: Expr, args: list[Array], env: Environment) -> Array:
+    """Elements of a buffer: where the guard is false, zero, and nothing is read."""
+    array, front = env.target(node.buffer)
+    if node.guard is None:
+        index, inside = args, np.asarray(True)
+    else:
+        index, inside = args[:-1], args[-1]
+    *where, mask = np.broadcast_arrays(*front, *index, inside)
+    result = np.zeros(mask.shape, array.dtype)
+    chosen = [i[mask] for i in where]
+    _check_range(chosen, array.shape)
+    result[mask] = array[tuple(chosen)]
+    return result
+
+
+def _reduced(node: Expr, values: Array, env: Environment) -> Any:
+    """A reduced dimension stays, with size one; a value that is the same along it still counts."""
+    kind, axes = node.attr
+    arrays = [env.axes[a] for a in axes]
+    full = np.broadcast_arrays(values, *arrays)[0]
+    dimensions = tuple(list(env.axes).index(a) for a in axes)
+    return convert(np.asarray(REDUCTIONS[kind].numpy(full, dimensions)), node.dtype)
+
+
+def convert(values: Array, dtype: DType) -> Array:
+    """Values as another type, as torch converts them."""
+    if dtype.kind == "x":
+        return values
+    if dtype is BOOL:
+        return np.not_equal(values, 0)
+    if dtype.is_half:
+        single = values.astype(np.float32)
+        return _round_bf16(single) if dtype is BF16 else single.astype(np.float16)
+    if dtype.is_int and values.dtype.kind == "f":
+        values = values.astype(np.int64)  # truncates; what does not fit then wraps, as an int does
+    result: Array = values.astype(dtype.numpy, copy=False)
+    return result
+
+
+def _round_bf16(values: Array) -> Array:
+    """The nearest bf16, ties to even: add just less than half of the last kept bit, and cut."""
+    bits = values.view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)
+    result: Array = np.where(np.isnan(values), values, rounded.astype(np.uint32).view(np.float32))
+    return result

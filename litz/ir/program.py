@@ -1,0 +1,255 @@
+"""Programs: the data that the stages hand to each other.
+
+In: constructors. Out: frozen values that print as text which rebuilds them (`ir/text.py`).
+
+    LoopProgram = inputs, [Loop | Extern], outputs, sizes
+    KernelGraph = inputs, [Kernel | Extern], outputs, sizes, decisions
+    Kernel      = outer axes, [Phase(inner axes, stores)], scratch local to one outer iteration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from litz.ir.dtypes import DType
+from litz.ir.expr import Expr, walk
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Storage for one tensor, in elements. Views are index maps over it, never buffers."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.name, self.dtype, self.shape, self.strides)))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined,no-any-return]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node came from: the captured op and the user's line."""
+
+    node: str
+    op: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.op} ({self.line})" if self.line else self.op
+
+
+@dataclass(frozen=True)
+class Store:
+    """`buffer[index] = value`."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Parallel axes, then reduced ones, around stores whose index uses the parallel axes alone."""
+
+    axes: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    stores: tuple[Store, ...]
+    origins: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True)
+class ViewArg:
+    """A tensor operand of an extern call: a strided window on a buffer, offset in elements."""
+
+    buffer: Buffer
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+
+
+@dataclass(frozen=True)
+class Extern:
+    """A call of an ATen (or custom) op. Operands are `ViewArg`, `Expr` sizes and plain constants."""
+
+    target: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: tuple[Buffer | None, ...]
+    single: bool  # the op returns a tensor rather than a tuple of them
+    into: bool = False  # it has an out= form: the result is written into storage it is given
+    mutates: tuple[Buffer, ...] = ()
+    origins: tuple[Origin, ...] = ()
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result of the program: a tensor view, a size, a constant or None."""
+
+    value: ViewArg | Expr | None | int | float | bool
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """What `lower` makes: loops and calls in order, functional but for stores into inputs."""
+
+    inputs: tuple[Buffer | Expr, ...]
+    constants: tuple[Buffer, ...]
+    body: tuple[Loop | Extern, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Every buffer, in order of first appearance."""
+        found: dict[str, Buffer] = {b.name: b for b in self.inputs if isinstance(b, Buffer)}
+        found.update((b.name, b) for b in self.constants)
+        for step in self.body:
+            for buffer in written(step):
+                found.setdefault(buffer.name, buffer)
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One loop nest inside an outer iteration. Its inner axes are all parallel or all reduced."""
+
+    inner: tuple[Expr, ...]
+    is_reduction: bool
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Outer axes around phases; `scratch` buffers live in one outer iteration only."""
+
+    name: str
+    outer: tuple[Expr, ...]
+    phases: tuple[Phase, ...]
+    scratch: tuple[Buffer, ...]
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def stores(self) -> list[Store]:
+        return [s for phase in self.phases for s in phase.stores]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What fusion did or refused, and why: kept as a value, read by explain, logs and reports."""
+
+    action: str  # "fused", "inlined" or "refused"
+    producer: str
+    consumer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class KernelGraph:
+    """What `fuse` makes."""
+
+    inputs: tuple[Buffer | Expr, ...]
+    constants: tuple[Buffer, ...]
+    body: tuple[Kernel | Extern, ...]
+    outputs: tuple[Output, ...]
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return [step for step in self.body if isinstance(step, Kernel)]
+
+    @property
+    def externs(self) -> list[Extern]:
+        return [step for step in self.body if isinstance(step, Extern)]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for a buffer: an offset in the arena, in bytes."""
+
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A kernel graph in execution order, with a place for each intermediate buffer."""
+
+    graph: KernelGraph
+    slots: dict[str, Slot] = field(default_factory=dict)
+    arena_bytes: int = 0
+    # Bytes the intermediates would take without reuse: what the plan saved is the difference.
+    unplanned_bytes: int = 0
+
+    @property
+    def last_use(self) -> dict[str, int]:
+        """The last step that touches each buffer."""
+        last: dict[str, int] = {}
+        for position, step in enumerate(self.graph.body):
+            for buffer in (*read(step), *written(step)):
+                last[buffer.name] = position
+        return last
+
+    @property
+    def outside(self) -> list[Buffer]:
+        """Buffers that live outside the arena: inputs, constants, outputs, what ATen allocates."""
+        found: dict[str, Buffer] = {}
+        graph = self.graph
+        for known in (*graph.inputs, *graph.constants):
+            if isinstance(known, Buffer):
+                found[known.name] = known
+        for step in graph.body:
+            found.update((b.name, b) for b in written(step))
+        for output in graph.outputs:
+            if isinstance(output.value, ViewArg):
+                found[output.value.buffer.name] = output.value.buffer
+        return [b for b in found.values() if b.name not in self.slots]
+
+
+def operand_views(value: Any) -> Iterator[ViewArg]:
+    """The tensor operands inside an extern's argument tree."""
+    if isinstance(value, ViewArg):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from operand_views(item)
+
+
+def exprs_of(step: Loop | Kernel | Phase) -> Iterator[Expr]:
+    """Every expression a step evaluates: stored values and store indices."""
+    stores = step.stores
+    for store in stores:
+        yield store.value
+        yield from store.index
+
+
+def loads(*roots: Expr) -> list[Expr]:
+    """The load nodes below the roots."""
+    return [node for node in walk(*roots) if node.op == "load"]
+
+
+def read(step: Loop | Kernel | Extern) -> list[Buffer]:
+    """The buffers a step reads, once each, in order."""
+    if isinstance(step, Extern):
+        views = [*operand_views(step.args), *operand_views(tuple(v for _, v in step.kwargs))]
+        return list(dict.fromkeys(v.buffer for v in views))
+    local = set(step.scratch) if isinstance(step, Kernel) else set()
+    found = dict.fromkeys(node.buffer for node in loads(*exprs_of(step)))
+    return [b for b in found if b not in local]
+
+
+def written(step: Loop | Kernel | Extern) -> list[Buffer]:
+    """The buffers a step writes, once each, in order."""
+    if isinstance(step, Extern):
+        return [*(b for b in step.outputs if b is not None), *step.mutates]
+    local = set(step.scratch) if isinstance(step, Kernel) else set()
+    return [b for b in dict.fromkeys(s.buffer for s in step.stores) if b not in local]

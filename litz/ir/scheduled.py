@@ -1,0 +1,45 @@
+"""A kernel with the choices that make it code: what `schedule` hands to a target's emitter.
+
+In: constructors. Out: frozen values. Buffers are flat here: every index is an element offset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litz.ir.expr import Expr
+from litz.ir.program import Buffer, Kernel
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
+    phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
+    `chunk` is how much of the vector axis one task takes; `grain` is the least number of tasks
+    worth a thread."""
+
+    lanes: int
+    vector: Expr | None
+    unroll: int
+    chunk: int
+    grain: int
+
+
+@dataclass(frozen=True)
+class ScheduledKernel:
+    """`arguments` are the buffers a call passes, in order; names inside are canonical, so that
+    kernels of equal structure are equal and compile once."""
+
+    kernel: Kernel
+    arguments: tuple[Buffer, ...]
+    choice: Choice
+    steps: tuple[str, ...] = ()  # what was done to the loops, for explain
+
+    @property
+    def tasks(self) -> int:
+        """Independent pieces of work: outer points, the vector axis counted in chunks."""
+        total = 1
+        for a in self.kernel.outer:
+            n = a.extent.attr
+            total *= -(-n // self.choice.chunk) if a is self.choice.vector else n
+        return total

@@ -1,0 +1,388 @@
+"""The text of programs: what traces, errors and goldens show, and what `ir/parse.py` reads back.
+
+In: an `Expr`, `Loop`, `Kernel`, `Extern`, `LoopProgram` or `KernelGraph`. Out: text whose
+expressions are Python expressions. Values used twice, and values that grow long, get a name, so
+text is linear in the nodes of a program and never nests deeply. Example (the sum of each row):
+
+    program:
+      input x: f32[8, 128]
+      buffer t0: f32[8]
+      loop i0 < 8 reduce r0 < 128:  # aten.sum (model.py:12)
+        t0[i0] = reduce.sum(x[i0, r0], r0)
+      output t0
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from litz.ir.dtypes import F32, I64
+from litz.ir.expr import Expr, const, walk
+from litz.ir.index import ZERO, product
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Kernel,
+    KernelGraph,
+    Loop,
+    LoopProgram,
+    Origin,
+    Phase,
+    Store,
+    ViewArg,
+    read,
+    written,
+)
+
+# Text and how tightly its outermost operator binds, as in Python's grammar.
+Spelling = tuple[str, int]
+UNARY, ATOM = 8, 9
+INFIX: dict[str, Spelling] = {
+    "lt": ("<", 1),
+    "le": ("<=", 1),
+    "gt": (">", 1),
+    "ge": (">=", 1),
+    "eq": ("==", 1),
+    "ne": ("!=", 1),
+    "or": ("|", 2),
+    "xor": ("^", 3),
+    "and": ("&", 4),
+    "shl": ("<<", 5),
+    "shr": (">>", 5),
+    "add": ("+", 6),
+    "sub": ("-", 6),
+    "mul": ("*", 7),
+    "div": ("/", 7),
+    "floordiv": ("//", 7),
+    "mod": ("%", 7),
+}
+PREFIX = {"neg": "-", "not": "~"}
+
+# A value gets a name if it is used twice and is longer than the first, or longer than the second.
+_SHARED_LENGTH, _LINE_LENGTH = 16, 90
+# A repr larger than the first (in nodes, as a tree) hides what lies deeper than the second.
+_REPR_NODES, _REPR_DEPTH = 120, 6
+
+
+def expr_text(root: Expr) -> str:
+    """One expression on one line; a large one keeps its outer levels and elides the rest."""
+    weight: dict[Expr, int] = {}
+    for node in walk(root):
+        weight[node] = min(1 + sum(weight[a] for a in _operands(node)), _REPR_NODES + 1)
+
+    def spelling(node: Expr, depth: int) -> Spelling:
+        if depth == 0 and weight[node] > _REPR_DEPTH:
+            return "...", ATOM
+        return _spell(node, [spelling(a, depth - 1) for a in _operands(node)])
+
+    return spelling(root, -1 if weight[root] <= _REPR_NODES else _REPR_DEPTH)[0]
+
+
+def loop_text(loop: Loop) -> str:
+    """The statement of one loop."""
+    return "\n".join(_step_lines(loop))
+
+
+def extern_text(step: Extern) -> str:
+    """The statement of one extern call."""
+    return _extern_text(step) + _comment(step.origins)
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """One kernel with the declarations it needs, so that it can be read back alone."""
+    head, *rest = _step_lines(kernel)
+    buffers = _mentioned([kernel])
+    declared = [*_size_lines(buffers, [kernel]), *_declarations("buffer", buffers)]
+    return "\n".join([head, *_indent(declared), *rest])
+
+
+def program_text(program: LoopProgram) -> str:
+    """A whole loop program."""
+    return "\n".join(["program:", *_indent(_whole(program))])
+
+
+def graph_text(graph: KernelGraph) -> str:
+    """A whole kernel graph, without the decisions that led to it."""
+    return "\n".join(["graph:", *_indent(_whole(graph))])
+
+
+# -- expressions -----------------------------------------------------------------------------
+
+
+def _operands(node: Expr) -> tuple[Expr, ...]:
+    """What a node's text shows of its operands: an axis is declared with its extent elsewhere."""
+    return () if node.op == "axis" else node.args
+
+
+def _spell(node: Expr, args: Sequence[Spelling]) -> Spelling:
+    """A node's text over the text of its operands."""
+    op = node.op
+    if op in INFIX:
+        symbol, level = INFIX[op]
+        # Comparisons chain in Python, so they need brackets on both sides; the rest on the right.
+        left = _bracketed(args[0], level + (level == 1))
+        return f"{left} {symbol} {_bracketed(args[1], level + 1)}", level
+    # -5 is a constant, so the negation of the constant 5 is spelled neg(5).
+    if op in PREFIX and not (op == "neg" and _is_plain_integer(node.args[0])):
+        return PREFIX[op] + _bracketed(args[0], UNARY), UNARY
+    if op == "const":
+        return _constant_text(node), UNARY if _is_plain_integer(node) and node.attr < 0 else ATOM
+    if op == "axis":
+        return node.attr, ATOM
+    if op == "size":
+        return node.attr[0], ATOM
+    if op == "load":
+        return _load_text(node, [text for text, _ in args]), ATOM
+    operands = ", ".join(text for text, _ in args)
+    if op in ("cast", "narrow"):
+        return f"{op}.{node.dtype}({operands})", ATOM
+    if op == "scan":
+        return f"scan.{node.attr}({operands})", ATOM
+    if op == "reduce":
+        kind, axes = node.attr
+        return f"reduce.{kind}({', '.join([operands, *(a.attr for a in axes)])})", ATOM
+    return f"{op}({operands})", ATOM
+
+
+def _bracketed(part: Spelling, level: int) -> str:
+    return part[0] if part[1] >= level else f"({part[0]})"
+
+
+def _is_plain_integer(node: Expr) -> bool:
+    return node.is_const and node.dtype is I64
+
+
+def _constant_text(node: Expr) -> str:
+    if node.dtype is I64:
+        return str(node.attr)
+    if not isinstance(node.attr, float):
+        return f"{node.dtype}({node.attr})"
+    text = repr(node.attr)
+    if math.isnan(node.attr):
+        text = "-nan" if math.copysign(1, node.attr) < 0 else "nan"
+    elif node.dtype is F32:
+        # 0.1 rather than 0.10000000149011612, if that reads back as the same number.
+        short = str(np.float32(node.attr))
+        text = short if const(float(short), F32) is node else text
+    return f"{node.dtype}({text})"
+
+
+def _load_text(node: Expr, args: list[str]) -> str:
+    if node.guard is None:
+        return _element_text(node.buffer, args)
+    return f"guarded({args[-1]}, {_element_text(node.buffer, args[:-1])})"
+
+
+def _element_text(buffer: Buffer, index: list[str]) -> str:
+    return f"{_name(buffer.name)}[{', '.join(index) or '()'}]"
+
+
+def _name(name: str) -> str:
+    """Names that Python would not take as one are quoted."""
+    return name if _is_plain(name) else repr(name)
+
+
+def _is_plain(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name) and name not in ("inf", "nan")
+
+
+def _list(exprs: Iterable[Expr]) -> str:
+    return ", ".join(expr_text(e) for e in exprs)
+
+
+# -- statements ------------------------------------------------------------------------------
+
+
+def _indent(lines: Iterable[str]) -> list[str]:
+    return ["  " + line for line in lines]
+
+
+def _whole(program: LoopProgram | KernelGraph) -> list[str]:
+    given = [b for b in program.inputs if isinstance(b, Buffer)]
+    known = {b.name for b in (*given, *program.constants)}
+    outputs = [o.value for o in program.outputs]
+    buffers = _mentioned(program.body, outputs)
+    lines = _size_lines(
+        [*given, *program.constants, *buffers], program.body, [*program.inputs, *outputs]
+    )
+    for item in program.inputs:
+        lines.append(f"input {_declared(item) if isinstance(item, Buffer) else expr_text(item)}")
+    lines += _declarations("constant", program.constants)
+    lines += _declarations("buffer", (b for b in buffers if b.name not in known))
+    for step in program.body:
+        lines += _step_lines(step)
+    return lines + [f"output {_operand_text(value)}" for value in outputs]
+
+
+def _mentioned(steps: Iterable[Loop | Kernel | Extern], operands: Any = ()) -> list[Buffer]:
+    """The buffers that steps and operands name, once each, in order."""
+    found: dict[Buffer, None] = {}
+    for step in steps:
+        found.update(dict.fromkeys((*read(step), *written(step))))
+    found.update(dict.fromkeys(v for v in _leaves(operands) if isinstance(v, Buffer)))
+    return list(found)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The buffers, expressions and constants inside an extern's argument tree."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, ViewArg):
+        yield from (value.buffer, *value.shape, *value.strides, value.offset)
+    else:
+        yield value
+
+
+def _size_lines(
+    buffers: Iterable[Buffer], steps: Iterable[Loop | Kernel | Extern], operands: Any = ()
+) -> list[str]:
+    """A declaration for every symbolic size in sight."""
+    roots: list[Expr] = [v for v in _leaves(operands) if isinstance(v, Expr)]
+    for buffer in buffers:
+        roots += (*buffer.shape, *buffer.strides)
+    for step in steps:
+        roots += _step_exprs(step)
+    lines = []
+    for node in walk(*roots):
+        if node.op == "size":
+            name, low, high = node.attr
+            lines.append(f"size {name} in {low}..{'' if high is None else high}")
+    return lines
+
+
+def _step_exprs(step: Loop | Kernel | Extern) -> Iterator[Expr]:
+    if isinstance(step, Extern):
+        yield from (v for v in _leaves((step.args, step.kwargs)) if isinstance(v, Expr))
+        return
+    if isinstance(step, Kernel):
+        yield from (e for b in step.scratch for e in (*b.shape, *b.strides))
+        yield from (a for phase in step.phases for a in phase.inner)
+        yield from step.outer
+    else:
+        yield from (*step.axes, *step.reduced)
+    for store in step.stores:
+        yield from (*store.index, store.value)
+
+
+def _declarations(word: str, buffers: Iterable[Buffer]) -> list[str]:
+    return [f"{word} {_declared(b)}" for b in buffers]
+
+
+def _declared(buffer: Buffer) -> str:
+    """`x: f32[8, 128] strides (1, 8) on cuda`; strides only if they are not row-major."""
+    text = f"{_name(buffer.name)}: {buffer.dtype}[{_list(buffer.shape)}]"
+    if buffer.strides != tuple(product(buffer.shape[k + 1 :]) for k in range(len(buffer.shape))):
+        text += f" strides ({_list(buffer.strides)})"
+    return text if buffer.device == "cpu" else f"{text} on {buffer.device}"
+
+
+def _step_lines(step: Loop | Kernel | Extern) -> list[str]:
+    if isinstance(step, Extern):
+        return [extern_text(step)]
+    if isinstance(step, Loop):
+        head = _nest("loop", step.axes, step.reduced, bool(step.reduced))
+        return [head + _comment(step.origins), *_indent(_group_lines(step.stores))]
+    lines = [f"outer {_ranges(step.outer)}"] if step.outer else []
+    lines += _declarations("scratch", step.scratch)
+    for phase in step.phases:
+        lines += _phase_lines(phase)
+    return [f"kernel {_name(step.name)}:{_comment(step.origins)}", *_indent(lines)]
+
+
+def _phase_lines(phase: Phase) -> list[str]:
+    plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, ())
+    head = _nest("phase", plain, reduced, phase.is_reduction)
+    return [head, *_indent(_group_lines(phase.stores))]
+
+
+def _nest(word: str, axes: tuple[Expr, ...], reduced: tuple[Expr, ...], reduces: bool) -> str:
+    parts = [word, _ranges(axes), "reduce" if reduces else "", _ranges(reduced)]
+    return " ".join(p for p in parts if p) + ":"
+
+
+def _ranges(axes: Iterable[Expr]) -> str:
+    return ", ".join(f"{a.attr} < {expr_text(a.extent)}" for a in axes)
+
+
+def _comment(origins: tuple[Origin, ...]) -> str:
+    return f"  # {', '.join(dict.fromkeys(map(str, origins)))}" if origins else ""
+
+
+def _group_lines(stores: tuple[Store, ...]) -> list[str]:
+    """`let` lines for shared and long values, then the stores."""
+    roots = [e for s in stores for e in (*s.index, s.value)]
+    nodes = list(walk(*roots))
+    uses = Counter(roots)
+    for node in reversed(nodes):
+        if uses[node]:
+            uses.update(_operands(node))
+    taken = {n.attr if n.op == "axis" else n.attr[0] for n in nodes if n.op in ("axis", "size")}
+    names = (name for k in itertools.count() if (name := f"v{k}") not in taken)
+    ends = set(roots)
+    spelled: dict[Expr, Spelling] = {}
+    lines = []
+    for node in nodes:
+        if not uses[node]:
+            continue
+        text, level = _spell(node, [spelled[a] for a in _operands(node)])
+        longest = _LINE_LENGTH if uses[node] == 1 else _SHARED_LENGTH
+        if _operands(node) and len(text) > longest and not (node in ends and uses[node] == 1):
+            name = next(names)
+            lines.append(f"let {name} = {text}")
+            text, level = name, ATOM
+        spelled[node] = text, level
+    for store in stores:
+        element = _element_text(store.buffer, [spelled[i][0] for i in store.index])
+        lines.append(f"{element} = {spelled[store.value][0]}")
+    return lines
+
+
+# -- extern calls ----------------------------------------------------------------------------
+
+
+def _extern_text(step: Extern) -> str:
+    """`extern t0 = aten.mm.default(x, view(y, (4, 8), (1, 4), 0), alpha=2) mutates z`."""
+    names = ["None" if b is None else _name(b.name) for b in step.outputs]
+    results = names[0] if step.single else _tuple_text(names)
+    arguments = [_operand_text(a) for a in step.args]
+    for key, value in step.kwargs:
+        text = _operand_text(value)
+        # Some ops have an argument called `from`.
+        arguments.append(f"{key}={text}" if _is_plain(key) else f"**{{{key!r}: {text}}}")
+    target = step.target if all(map(_is_plain, step.target.split("."))) else repr(step.target)
+    text = f"extern {results} = {target}({', '.join(arguments)})"
+    if step.mutates:
+        text += f" mutates {', '.join(_name(b.name) for b in step.mutates)}"
+    return text
+
+
+def _operand_text(value: Any) -> str:
+    """A tensor operand is a buffer's name or a `view`; a symbolic number stands in `size(...)`."""
+    if isinstance(value, ViewArg):
+        buffer = value.buffer
+        name = _name(buffer.name)
+        whole = (value.shape, value.strides, value.offset) == (buffer.shape, buffer.strides, ZERO)
+        if whole and _is_plain(buffer.name):  # a quoted name alone would read as a string
+            return name
+        shape = _tuple_text([expr_text(e) for e in value.shape])
+        strides = _tuple_text([expr_text(e) for e in value.strides])
+        return f"view({name}, {shape}, {strides}, {expr_text(value.offset)})"
+    if isinstance(value, Expr):
+        return f"size({expr_text(value)})"
+    if isinstance(value, list):
+        return f"[{', '.join(_operand_text(v) for v in value)}]"
+    if isinstance(value, tuple):
+        return _tuple_text([_operand_text(v) for v in value])
+    return repr(value)
+
+
+def _tuple_text(parts: list[str]) -> str:
+    return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"

@@ -1,0 +1,314 @@
+"""The laws of programs, checked between stages.
+
+In: a `LoopProgram`, a `KernelGraph` or one `Kernel`. Out: nothing, or a `VerifyError` that shows
+the broken law, the node with its operands and users, its store, and the user's line. One pass over
+the nodes. Example: a loop over `i0` alone that stores `y[i0, i1]` fails with `i1 is not an axis
+here`.
+
+    scope     every axis belongs to the nest; reductions bind its reduced axes and nothing else
+    order     what is read was written before; one nest does not read what it writes elsewhere
+    once      no element is written twice, where that can be seen
+    types     operands agree, a store fits its buffer, indices are i64, as many as dimensions
+    range     an index that is a sum of axes stays inside the shape, unless it is guarded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from litz.errors import VerifyError
+from litz.ir.dtypes import BOOL, I64
+from litz.ir.expr import Expr, walk
+from litz.ir.index import ONE, ZERO, bounds, is_nonnegative, simplify, to_poly
+from litz.ir.ops import OPS
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Kernel,
+    KernelGraph,
+    Loop,
+    LoopProgram,
+    Store,
+    ViewArg,
+    operand_views,
+)
+from litz.ir.text import expr_text, extern_text, kernel_text, loop_text
+
+Step = Loop | Kernel | Extern
+
+
+def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
+    """Raise `VerifyError` if a program breaks a law of the IR."""
+    if isinstance(program, Kernel):
+        # Alone, it may read whatever its graph may have written.
+        _Verifier(given=None).step(program)
+        return
+    given = [b for b in program.inputs if isinstance(b, Buffer)]
+    verifier = _Verifier([*given, *program.constants])
+    for step in program.body:
+        verifier.step(step)
+    for output in program.outputs:
+        verifier.views(operand_views(output.value))
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A loop, or one phase inside its kernel's outer axes."""
+
+    axes: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    stores: tuple[Store, ...]
+
+
+def nests(step: Loop | Kernel) -> list[Nest]:
+    """The loop nests of a step, in order."""
+    if isinstance(step, Loop):
+        return [Nest(step.axes, step.reduced, step.stores)]
+    return [
+        Nest(step.outer, phase.inner, phase.stores)
+        if phase.is_reduction
+        else Nest(step.outer + phase.inner, (), phase.stores)
+        for phase in step.phases
+    ]
+
+
+class _Verifier:
+    """Walks a program in order; knows what is written so far."""
+
+    def __init__(self, given: Iterable[Buffer] | None) -> None:
+        self.closed = given is not None
+        self.ready: set[Buffer] = set(given or ())
+        self.named: dict[str, Buffer] = {b.name: b for b in self.ready}
+        # The parts of each buffer that stores have covered, as their indices.
+        self.covered: dict[Buffer, set[tuple[Expr, ...]]] = {}
+        self.sound: set[Expr] = set()  # nodes whose own types and ranges have been checked
+        self.current: Step | None = None
+
+    def step(self, step: Step) -> None:
+        self.current = step
+        if isinstance(step, Extern):
+            self._extern(step)
+        else:
+            for nest in nests(step):
+                self._nest(nest, local=step.scratch if isinstance(step, Kernel) else ())
+            if isinstance(step, Kernel):
+                self._outer(step)
+                for buffer in step.scratch:
+                    self._forget(buffer)
+        self.current = None
+
+    def _forget(self, buffer: Buffer) -> None:
+        self.ready.discard(buffer)
+        self.covered.pop(buffer, None)
+        self.named.pop(buffer.name, None)
+
+    # -- order -------------------------------------------------------------------------------
+
+    def views(self, operands: Iterable[ViewArg]) -> None:
+        for view in operands:
+            self._read(view.buffer)
+
+    def _read(
+        self, buffer: Buffer, local: tuple[Buffer, ...] = (), node: Expr | None = None
+    ) -> None:
+        self._named(buffer)
+        if buffer not in self.ready and (self.closed or buffer in local):
+            self._fail(f"{buffer} is read before it is written", node)
+
+    def _named(self, buffer: Buffer) -> None:
+        if self.named.setdefault(buffer.name, buffer) != buffer:
+            self._fail(f"two different buffers are called {buffer}")
+
+    def _extern(self, step: Extern) -> None:
+        self.views(operand_views((step.args, step.kwargs)))
+        for buffer in step.mutates:
+            self._read(buffer)
+        for result in step.outputs:
+            if result is not None:
+                self._named(result)
+                if result in self.covered:
+                    self._fail(f"{result} is written twice")
+                self.covered[result] = {()}
+                self.ready.add(result)
+
+    def _outer(self, kernel: Kernel) -> None:
+        """Outer iterations run in any order, so none may read what another one writes."""
+        places = _places(s for s in kernel.stores if s.buffer not in kernel.scratch)
+        for node in _nodes(kernel.stores):
+            for place in places.get(node.buffer, ()) if node.op == "load" else ():
+                for mine, theirs in zip(node.index, place, strict=True):
+                    if theirs in kernel.outer and mine is not theirs:
+                        self._fail(f"{node.buffer} is written by another outer iteration", node)
+
+    # -- one nest ----------------------------------------------------------------------------
+
+    def _nest(self, nest: Nest, local: tuple[Buffer, ...]) -> None:
+        axes, reduced = frozenset(nest.axes), frozenset(nest.reduced)
+        if len({a.attr for a in nest.axes + nest.reduced}) < len(nest.axes) + len(nest.reduced):
+            self._fail("two axes of a nest have one name")
+        places = _places(nest.stores)
+        for node in _nodes(nest.stores):
+            if node.op == "load":
+                self._read(node.buffer, local, node)
+                if places.get(node.buffer, {node.index}) != {node.index}:
+                    self._fail(f"{node.buffer} is read at another place than it is stored", node)
+            elif node.op == "reduce" and not reduced.issuperset(node.attr[1]):
+                names = ", ".join(a.attr for a in node.attr[1] if a not in reduced)
+                self._fail(f"{names} is not a reduced axis here", node)
+            if node not in self.sound:
+                problem = _problem(node)
+                if problem:
+                    self._fail(problem, node)
+                self.sound.add(node)
+        for store in nest.stores:
+            self._scope(store, axes, reduced)
+            self._store(store)
+
+    def _scope(self, store: Store, axes: frozenset[Expr], reduced: frozenset[Expr]) -> None:
+        for part in (*store.index, store.value):
+            for axis in part.axes - axes:
+                where = "a store's index" if part in store.index else "a value outside a reduction"
+                self._fail(
+                    f"{axis.attr} is reduced, but used in {where}"
+                    if axis in reduced
+                    else f"{axis.attr} is not an axis here",
+                    axis,
+                    store,
+                )
+
+    def _store(self, store: Store) -> None:
+        buffer, index = store.buffer, store.index
+        self._named(buffer)
+        problem = _misplaced(buffer, index, guarded=False)
+        if store.value.dtype is not buffer.dtype:
+            problem = f"{buffer} holds {buffer.dtype}, but {store.value.dtype} is stored"
+        if problem:
+            self._fail(problem, store=store)
+        before = self.covered.setdefault(buffer, set())
+        place = tuple(simplify(i) for i in index)
+        if (before and _is_whole(buffer, place)) or (place in before and not _is_data(place)):
+            self._fail(f"{buffer} is written twice", store=store)
+        before.add(place)
+        self.ready.add(buffer)
+
+    # -- what a failure shows ----------------------------------------------------------------
+
+    def _fail(self, law: str, node: Expr | None = None, store: Store | None = None) -> NoReturn:
+        step, lines = self.current, [law]
+        if store is None and node is not None and step is not None and not isinstance(step, Extern):
+            store = next(s for s in step.stores if node in _nodes([s]))
+        if node is not None:
+            lines.append(f"  at     {_typed(node)}")
+            lines += [f"  of     {_typed(a)}" for a in node.args]
+        if node is not None and store is not None:
+            lines += [f"  inside {_typed(n)}" for n in _nodes([store]) if node in n.args]
+        if store is not None:
+            place = ", ".join(map(expr_text, store.index))
+            lines.append(f"  stored {store.buffer}[{place}] = {expr_text(store.value)}")
+        if step is not None:
+            lines.append(f"  in     {_head(step)}")
+        raise VerifyError("\n".join(lines))
+
+
+def _nodes(stores: Iterable[Store]) -> Iterator[Expr]:
+    return walk(*(e for s in stores for e in (*s.index, s.value)))
+
+
+def _places(stores: Iterable[Store]) -> dict[Buffer, set[tuple[Expr, ...]]]:
+    """The indices at which each buffer is stored."""
+    places: dict[Buffer, set[tuple[Expr, ...]]] = {}
+    for store in stores:
+        places.setdefault(store.buffer, set()).add(store.index)
+    return places
+
+
+def _typed(node: Expr) -> str:
+    return f"{expr_text(node)}: {node.dtype}"
+
+
+def _head(step: Step) -> str:
+    if isinstance(step, Extern):
+        return extern_text(step)
+    text = loop_text(step) if isinstance(step, Loop) else kernel_text(step)
+    return text.partition("\n")[0]
+
+
+# -- laws of one node ------------------------------------------------------------------------
+
+
+def _problem(node: Expr) -> str | None:
+    """What is wrong with a node and its operands, whatever surrounds it."""
+    if node.op == "load":
+        return _misplaced(node.buffer, node.index, node.guard is not None) or _bad_guard(node)
+    if node.op == "scan" and node.args[1].op != "axis":
+        return "a scan runs along an axis"
+    if node.op == "reduce" and not node.attr[1]:
+        return "a reduction binds at least one axis"
+    return _mixed(node) if node.op in OPS else None
+
+
+def _bad_guard(node: Expr) -> str | None:
+    guard = node.guard
+    return None if guard is None or guard.dtype is BOOL else f"a guard is bool, not {guard.dtype}"
+
+
+BITWISE = frozenset({"and", "or", "xor", "not", "shl", "shr"})
+
+
+def _mixed(node: Expr) -> str | None:
+    operands = node.args
+    if node.op == "where":
+        if operands[0].dtype is not BOOL:
+            return f"where chooses by {operands[0].dtype}, not by bool"
+        operands = operands[1:]
+    first = operands[0].dtype
+    for other in operands[1:]:
+        if other.dtype is not first:
+            return f"{node.op} of {first} and {other.dtype}"
+    if OPS[node.op].floats_only and not first.is_float:
+        return f"{node.op} takes floats, not {first}"
+    if node.op in BITWISE and first.is_float:
+        return f"{node.op} takes integers, not {first}"
+    return None
+
+
+def _misplaced(buffer: Buffer, index: tuple[Expr, ...], guarded: bool) -> str | None:
+    """An index of the wrong rank or type, or one that must leave the shape."""
+    if len(index) != len(buffer.shape):
+        return f"{buffer} has {len(buffer.shape)} dimensions, but {len(index)} indices"
+    for i, extent in zip(index, buffer.shape, strict=True):
+        if i.dtype is not I64:
+            return f"an index is i64, not {i.dtype}"
+        if not guarded and _leaves(i, extent):
+            return f"{expr_text(i)} leaves 0..{expr_text(extent)} of {buffer}"
+    return None
+
+
+def _leaves(index: Expr, extent: Expr) -> bool:
+    """Whether some point of the axes certainly lies outside; a sum of axes takes its bounds."""
+    if index.op == "axis" and index.extent is extent:
+        return False
+    poly = to_poly(simplify(index))
+    if any(len(m) > 1 or m[0].op != "axis" or m[0].extent is ZERO for m in poly if m):
+        return False
+    span = bounds(poly)
+    if span is None:
+        return False
+    below, above = {m: -c for m, c in span[0].items()}, dict(span[1])
+    below[()] = below.get((), 0) - 1
+    for monomial, factor in to_poly(extent).items():
+        above[monomial] = above.get(monomial, 0) - factor
+    return is_nonnegative(below) or is_nonnegative(above)
+
+
+def _is_whole(buffer: Buffer, place: tuple[Expr, ...]) -> bool:
+    """Whether a store at this index reaches every element: one axis for each dimension."""
+    reach = [ONE if i is ZERO else i.extent if i.op == "axis" else None for i in place]
+    varied = [i for i in place if i is not ZERO]
+    return reach == list(buffer.shape) and len(set(varied)) == len(varied)
+
+
+def _is_data(place: tuple[Expr, ...]) -> bool:
+    return any(node.op == "load" for node in walk(*place))

@@ -1,0 +1,129 @@
+"""Stage 3: a captured graph becomes loops over buffers, one small rule an op family.
+
+In: `Graph`. Out: `LoopProgram`: one loop an op, fused by nobody yet, and an `Extern` for each op
+that stays with ATen. Example: `aten.relu(x)` becomes `loop i0 < 8: t0[i0] = max(x[i0], f32(0.0))`.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+import torch.fx
+
+from litz.config import Config
+from litz.errors import UnsupportedDevice, UnsupportedOp
+from litz.ir.expr import Expr
+from litz.ir.graph import Graph, constant_name, origin_of
+from litz.ir.index import ZERO
+from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg
+from litz.lower import create, gather, join, pointwise, reduce, view
+from litz.lower.extern import lower_extern
+from litz.lower.registry import RULES, NotGenerated
+from litz.lower.values import Lowering, View, element, positions, to_storage
+from litz.trace import stage
+
+FAMILIES = (create, gather, join, pointwise, reduce, view)
+
+
+@stage("lower", "loops over buffers, one rule an op family")
+def lower(graph: Graph, config: Config) -> LoopProgram:
+    """Lower every node in order."""
+    low = Lowering(config)
+    known: dict[torch.fx.Node, Any] = {}
+    inputs: list[Buffer | Expr] = []
+    constants: list[Buffer] = []
+    outputs: tuple[Output, ...] = ()
+    for node in graph.nodes:
+        low.origin = origin_of(node)
+        if node.op == "placeholder":
+            known[node] = _input(low, node)
+            inputs.append(known[node].buffer)
+        elif node.op == "get_attr":
+            path = str(node.target)
+            known[node] = low.whole(_storage(low, graph.attributes[path], constant_name(path)))
+            constants.append(known[node].buffer)
+        elif node.op == "call_function":
+            known[node] = _lower_call(low, node, known)
+        elif node.op == "output":
+            outputs = tuple(_output(known, value) for value in node.args[0])  # type: ignore
+    held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
+    return LoopProgram(tuple(inputs), held, tuple(low.body), outputs)
+
+
+def _input(low: Lowering, node: torch.fx.Node) -> View:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        raise low.unsupported(f"the graph takes {type(value).__name__} as an input")
+    return low.whole(_storage(low, value, node.name))
+
+
+def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
+    if like.device.type != "cpu":
+        raise UnsupportedDevice(str(like.device), low.origin)
+    if like.layout is not torch.strided:
+        raise low.unsupported(f"a tensor of layout {like.layout}")
+    return low.buffer(like, name)
+
+
+def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: known[n])
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    if node.target is torch.ops.aten.copy_.default:
+        return _write_back(low, args[0], args[1])
+    like = node.meta.get("val")
+    for result in like if isinstance(like, (tuple, list)) else [like]:
+        if isinstance(result, torch.Tensor) and result.device.type != "cpu":
+            raise UnsupportedDevice(str(result.device), low.origin)
+    lowering = RULES.get(node.target)
+    is_view = lowering is not None and lowering.__module__ == view.__name__
+    if lowering is not None and (is_view or not low.config.fallback_by_default):
+        try:
+            return lowering(low, like, *args, **kwargs)
+        except NotGenerated:
+            pass  # counted as an extern call below
+    if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
+        raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
+    return lower_extern(low, node.target, like, args, kwargs)
+
+
+# Ops that ATen computes by design, not for want of a rule.
+TEMPLATES = frozenset(
+    {
+        torch.ops.aten.mm.default,
+        torch.ops.aten.addmm.default,
+        torch.ops.aten.bmm.default,
+        torch.ops.aten.baddbmm.default,
+        torch.ops.aten.convolution.default,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+        torch.ops.aten.max_pool2d_with_indices.default,
+        torch.ops.aten.avg_pool2d.default,
+        torch.ops.aten._adaptive_avg_pool2d.default,
+    }
+)
+
+
+def _write_back(low: Lowering, target: View, source: View) -> View:
+    """`copy_` into an input: a store at the end of the program."""
+    if target.dtype.kind == "x":
+        raise low.unsupported("an in-place update of a type that is not generated")
+    place = positions(target.shape)
+    value = to_storage(element(source, place, target.dtype), target.dtype)
+    index = tuple(target.at(place).index)
+    axes = tuple(a for a in place if a is not ZERO)
+    low.body.append(Loop(axes, (), (Store(target.buffer, index, value),), (low.origin,)))
+    return target
+
+
+def _output(known: dict[torch.fx.Node, Any], value: Any) -> Output:
+    if not isinstance(value, torch.fx.Node):
+        return Output(value)
+    found = known[value]
+    if isinstance(found, View):
+        return Output(ViewArg(found.buffer, found.shape, found.strides, found.offset))
+    return Output(found)
+
+
+__all__ = ["Extern", "lower"]

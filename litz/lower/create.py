@@ -1,0 +1,91 @@
+"""Ops that make tensors from numbers: full, arange, scalar_tensor, ones, zeros, eye, empty.
+
+In: numbers. Out: a loop with no loads; fusion inlines it everywhere.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from litz.ir.expr import Expr, apply, cast, const
+from litz.lower.registry import NotGenerated, rule
+from litz.lower.values import Lowering, Value, View, dtype_of, element
+
+
+def filled(low: Lowering, like: torch.Tensor, value: Any) -> View:
+    """A tensor that holds one number everywhere."""
+    dtype = dtype_of(like.dtype)
+    if dtype.kind == "x":
+        raise NotGenerated("a type that is not generated")
+    return low.pointwise(like, lambda p: element(value, p, dtype))
+
+
+@rule("full")
+def _full(low: Lowering, like: torch.Tensor, _: Any, value: Value, **__: Any) -> View:
+    return filled(low, like, value)
+
+
+@rule("full_like", "new_full", "fill.Scalar", "fill.Tensor")
+def _full_like(low: Lowering, like: torch.Tensor, *args: Any, **__: Any) -> View:
+    return filled(low, like, args[-1])
+
+
+@rule("scalar_tensor")
+def _scalar_tensor(low: Lowering, like: torch.Tensor, value: Value, **_: Any) -> View:
+    return filled(low, like, value)
+
+
+def _uniform(value: int, low: Lowering, like: torch.Tensor, *_: Any, **__: Any) -> View:
+    return filled(low, like, value)
+
+
+for _name in ("zeros", "zeros_like", "new_zeros"):
+    rule(_name)(partial(_uniform, 0))
+for _name in ("ones", "ones_like", "new_ones"):
+    rule(_name)(partial(_uniform, 1))
+# What an empty tensor holds is nobody's business, so it may as well cost nothing: zero is inlined.
+for _name in ("empty.memory_format", "empty_like", "new_empty", "empty_strided", "empty_permuted"):
+    rule(_name)(partial(_uniform, 0))
+
+
+def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:
+    dtype = dtype_of(like.dtype)
+    # Eager computes start + step * i in double (or int64) and converts once.
+    wide = dtype_of(torch.float64 if dtype.is_float else torch.int64)
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        scaled = apply("mul", cast(p[0], wide), const(step, wide))
+        return cast(apply("add", scaled, const(start, wide)), dtype)
+
+    return low.pointwise(like, value)
+
+
+@rule("arange.start_step")
+def _arange(
+    low: Lowering, like: torch.Tensor, start: Any, end: Any, step: Any = 1, **_: Any
+) -> View:
+    return _ramp(low, like, start, step)
+
+
+@rule("arange.default")
+def _arange_to(low: Lowering, like: torch.Tensor, end: Any, **_: Any) -> View:
+    return _ramp(low, like, 0, 1)
+
+
+@rule("arange.start")
+def _arange_from(low: Lowering, like: torch.Tensor, start: Any, end: Any, **_: Any) -> View:
+    return _ramp(low, like, start, 1)
+
+
+@rule("iota", namespace="prims")
+def _iota(low: Lowering, like: torch.Tensor, length: int, *, start: int, step: int, **_: Any) -> View:
+    return _ramp(low, like, start, step)
+
+
+@rule("eye.default", "eye.m")
+def _identity_matrix(low: Lowering, like: torch.Tensor, *_: Any, **__: Any) -> View:
+    dtype = dtype_of(like.dtype)
+    return low.pointwise(like, lambda p: cast(apply("eq", p[0], p[1]), dtype))

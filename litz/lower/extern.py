@@ -1,0 +1,68 @@
+"""Ops that stay with ATen: matmul, convolution, and whatever has no rule.
+
+In: the captured node with its operands. Out: an `Extern` whose operands are strided windows with
+exactly the strides that eager would pass, so that the op sees what it would have seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from litz.ir.expr import Expr
+from litz.ir.program import Extern, ViewArg
+from litz.lower.values import Lowering, View
+
+
+# Ops whose out= overload takes exactly the operands of the functional one.
+WRITES_INTO = frozenset(
+    {
+        torch.ops.aten.mm.default,
+        torch.ops.aten.addmm.default,
+        torch.ops.aten.bmm.default,
+        torch.ops.aten.baddbmm.default,
+    }
+)
+
+
+def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Append the call and return the views of its results."""
+    if not isinstance(target, torch._ops.OpOverload):
+        raise low.unsupported("it is not an ATen or custom op (control flow is run as eager)")
+    if target._schema.is_mutable:
+        raise low.unsupported("it writes into its operands")
+    single = isinstance(like, torch.Tensor)
+    results = [like] if single else list(like)
+    if any(r is not None and not isinstance(r, torch.Tensor) for r in results):
+        raise low.unsupported("it returns something that is not a tensor")
+    outputs = tuple(None if r is None else low.buffer(r) for r in results)
+    low.body.append(
+        Extern(
+            target=qualified_name(target),
+            args=tuple(operand(a) for a in args),
+            kwargs=tuple((k, operand(v)) for k, v in kwargs.items()),
+            outputs=outputs,
+            single=single,
+            into=single and target in WRITES_INTO,
+            origins=(low.origin,),
+        )
+    )
+    views = [None if b is None else low.whole(b) for b in outputs]
+    return views[0] if single else views
+
+
+def qualified_name(target: torch._ops.OpOverload) -> str:
+    """`aten.mm.default`: what `torch.ops` finds again."""
+    return str(target)
+
+
+def operand(value: Any) -> Any:
+    """A view as a strided window; lists as tuples; numbers and torch's enums as they are."""
+    if isinstance(value, View):
+        return ViewArg(value.buffer, value.shape, value.strides, value.offset)
+    if isinstance(value, (list, tuple)):
+        return tuple(operand(v) for v in value)
+    if isinstance(value, Expr):
+        return value
+    return value

@@ -1,0 +1,182 @@
+"""Ops that place tensors beside each other or repeat them: cat, pad, flip, repeat, roll, scatter of slices.
+
+In: views. Out: a loop whose loads are guarded: each reads its tensor only inside its own part of
+the result, so the join can be fused into whatever uses it. Example, cat of two columns:
+`y[i0] = where(i0 < 4, guarded(i0 < 4, a[i0]), guarded(i0 >= 4, b[i0 - 4]))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from litz.ir.dtypes import BOOL
+from litz.ir.expr import Expr, apply, cast, const, integer
+from litz.ir.index import ZERO, modulo, simplify
+from litz.ir.program import Loop, Store
+from litz.lower.registry import NotGenerated, rule
+from litz.lower.values import Lowering, Value, View, dtype_of, element, positions, to_storage, widen
+
+# A join of more parts is stored part by part: choosing costs one comparison a part and element.
+MOST_CHOSEN_PARTS = 4
+
+
+def _shift(i: Expr, by: int) -> Expr:
+    return simplify(apply("add", i, integer(by)))
+
+
+@rule("cat")
+def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: int = 0) -> View:
+    dtype = dtype_of(like.dtype)
+    # Eager lets an empty 1-d tensor stand beside tensors of any rank.
+    used = [v for v in parts if not any(s is ZERO for s in v.shape)]
+    if dtype.kind == "x" or any(v.dtype.kind == "x" for v in used):
+        raise NotGenerated("a type that is not generated")
+    rank = like.dim()
+    dim %= max(rank, 1)
+    if len(used) > MOST_CHOSEN_PARTS:
+        return _store_parts(low, like, used, dim)
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        start = sum(v.shape[dim].attr for v in used)
+        chosen: Expr | None = None
+        for v in reversed(used):
+            start -= v.shape[dim].attr
+            inside = _between(p[dim], start, start + v.shape[dim].attr)
+            place = list(p)
+            place[dim] = _shift(p[dim], -start)
+            here = cast(v.at(place, inside), dtype.compute)
+            below = apply("lt", p[dim], integer(start + v.shape[dim].attr))
+            chosen = here if chosen is None else apply("where", below, here, chosen)
+        return const(0, dtype.compute) if chosen is None else chosen
+
+    return low.pointwise(like, value)
+
+
+def _between(i: Expr, low: int, high: int) -> Expr:
+    extent = i.extent.attr if i.op == "axis" else 1
+    after = None if low == 0 else apply("ge", i, integer(low))
+    before = None if high >= extent else apply("lt", i, integer(high))
+    tests = [t for t in (after, before) if t is not None]
+    if not tests:
+        return const(True, BOOL)
+    return tests[0] if len(tests) == 1 else apply("and", tests[0], tests[1])
+
+
+def _store_parts(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: int) -> View:
+    """One loop a part, each storing into its own slice of the result."""
+    target = low.buffer(like)
+    start = 0
+    for part in parts:
+        here = positions(part.shape)
+        place = list(here)
+        place[dim] = _shift(here[dim], start)
+        value = to_storage(cast(part.at(here), target.dtype.compute), target.dtype)
+        axes = tuple(a for a in here if a is not ZERO)
+        low.body.append(Loop(axes, (), (Store(target, tuple(place), value),), (low.origin,)))
+        start += part.shape[dim].attr
+    return low.whole(target)
+
+
+@rule("constant_pad_nd")
+def _pad(low: Lowering, like: torch.Tensor, x: View, pad: Sequence[int], fill: Any = 0) -> View:
+    dtype = dtype_of(like.dtype)
+    if dtype.kind == "x" or any(s is ZERO for s in x.shape):
+        raise NotGenerated("a type that is not generated, or an empty tensor")
+    before = [0] * len(x.shape)
+    for k in range(len(pad) // 2):
+        before[len(x.shape) - 1 - k] = int(pad[2 * k])
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        inside = const(True, BOOL)
+        place: list[Expr] = []
+        for i, start, extent in zip(p, before, x.shape, strict=True):
+            test = _between(i, start, start + extent.attr)
+            inside = test if inside.is_const else inside if test.is_const else apply(
+                "and", inside, test
+            )
+            place.append(_shift(i, -start))
+        here = cast(x.at(place, inside), dtype.compute)
+        if inside.is_const:
+            return here
+        return apply("where", inside, here, const(fill, dtype.compute))
+
+    return low.pointwise(like, value)
+
+
+@rule("flip")
+def _flip(low: Lowering, like: torch.Tensor, x: View, dims: Sequence[int]) -> View:
+    flipped = {d % len(x.shape) for d in dims} if x.shape else set()
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        place = [
+            simplify(apply("sub", integer(x.shape[d].attr - 1), i)) if d in flipped else i
+            for d, i in enumerate(p)
+        ]
+        return widen(x.at(place), x.dtype)
+
+    return low.pointwise(like, value)
+
+
+@rule("repeat")
+def _repeat(low: Lowering, like: torch.Tensor, x: View, _: Sequence[int]) -> View:
+    if any(s is ZERO for s in x.shape):
+        raise NotGenerated("an empty tensor")
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        tail = p[len(p) - len(x.shape) :]
+        place = [modulo(i, s) for i, s in zip(tail, x.shape, strict=True)]
+        return widen(x.at(place), x.dtype)
+
+    return low.pointwise(like, value)
+
+
+@rule("slice_scatter")
+def _slice_scatter(
+    low: Lowering, like: torch.Tensor, x: View, source: View, dim: int = 0, start: Any = None,
+    end: Any = None, step: int = 1,
+) -> View:  # fmt: skip
+    """x with a slice replaced."""
+    dim %= len(x.shape)
+    extent = x.shape[dim].attr
+    first = 0 if start is None else int(start)
+    first = min(max(first + extent if first < 0 else first, 0), extent)
+    length = source.shape[dim].attr
+    dtype = dtype_of(like.dtype)
+    if length == 0 or dtype.kind == "x":
+        raise NotGenerated("an empty slice, or a type that is not generated")
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        inside = _between(p[dim], first, first + (length - 1) * step + 1)
+        place = list(p)
+        place[dim] = _shift(p[dim], -first)
+        if step != 1:
+            on = apply("eq", modulo(place[dim], integer(step)), integer(0))
+            inside = on if inside.is_const else apply("and", inside, on)
+            place[dim] = simplify(apply("floordiv", place[dim], integer(step)))
+        new = cast(source.at(place, inside), dtype.compute)
+        return new if inside.is_const else apply("where", inside, new, element(x, p, dtype))
+
+    return low.pointwise(like, value)
+
+
+@rule("select_scatter")
+def _select_scatter(
+    low: Lowering, like: torch.Tensor, x: View, source: View, dim: int, place: int
+) -> View:
+    """x with one row along `dim` replaced."""
+    dim %= len(x.shape)
+    row = int(place) + (x.shape[dim].attr if place < 0 else 0)
+    dtype = dtype_of(like.dtype)
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        rest = p[:dim] + p[dim + 1 :]
+        chosen = apply("eq", p[dim], integer(row))
+        return apply("where", chosen, element(source, rest, dtype), element(x, p, dtype))
+
+    return low.pointwise(like, value)
+
+
+__all__ = ["MOST_CHOSEN_PARTS", "Value"]

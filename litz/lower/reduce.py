@@ -1,0 +1,276 @@
+"""Reductions and scans: sum, mean, max, min, prod, any, all, argmax, argmin, var, cumsum.
+
+In: a view and the dimensions to reduce. Out: one loop with reduced axes (two for a variance: the
+mean first, then the squared distances from it, which is exact where one pass over squares is not).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from litz.ir.dtypes import BOOL, I64, DType
+from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, scan
+from litz.ir.index import ZERO, ravel, simplify
+from litz.ir.ops import REDUCTIONS
+from litz.lower.pointwise import arithmetic, truth
+from litz.lower.registry import NotGenerated, rule
+from litz.lower.values import Lowering, View, dtype_of, element, positions, sizes, widen
+
+Dims = Sequence[int] | int | None
+
+
+def reduced_dims(x: View, dims: Dims) -> list[int]:
+    """Dimensions as sorted non-negative numbers; None and an empty list mean all."""
+    rank = len(x.shape)
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return list(range(rank))
+    listed = [dims] if isinstance(dims, int) else list(dims)
+    return sorted({d % rank for d in listed}) if rank else []
+
+
+class Reducer:
+    """One reduction of `x` over `dims` into `target`, whose shape may or may not keep them."""
+
+    def __init__(self, low: Lowering, x: View, dims: list[int]) -> None:
+        self.low, self.x, self.dims = low, x, dims
+        self.extents = [x.shape[d] for d in dims]
+        self.count = math.prod(e.attr for e in self.extents)
+        self.bound = tuple(
+            ZERO if e.attr == 1 else axis(f"r{d}", e)
+            for d, e in zip(dims, self.extents, strict=True)
+        )
+        self.axes = tuple(a for a in self.bound if a is not ZERO)
+
+    def position(self, kept: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The operand's position: kept dimensions from the result, the others reduced."""
+        rest, bound = iter(kept), iter(self.bound)
+        rank = len(self.x.shape)
+        return tuple(next(bound) if d in self.dims else next(rest) for d in range(rank))
+
+    def kept(self, place: Sequence[Expr]) -> list[Expr]:
+        """A result position without the dimensions that keepdim left at size one."""
+        rank = len(self.x.shape)
+        if len(place) == rank and len(place) != rank - len(self.dims):
+            return [p for d, p in enumerate(place) if d not in self.dims]
+        return list(place)
+
+    def value(self, kind: str, element_at: Callable[[tuple[Expr, ...]], Expr], kept: Any) -> Expr:
+        """The reduced value; small reductions are written out, empty ones are the identity."""
+        at = self.position(kept)
+        if self.count == 0:
+            return identity(kind, element_at(tuple(ZERO for _ in at)).dtype)
+        if not self.axes:
+            return integer(0) if REDUCTIONS[kind].gives_index else element_at(at)
+        unroll = self.low.config.unroll_reductions_threshold
+        if self.count <= unroll and not REDUCTIONS[kind].gives_index:
+            return self.unrolled(kind, element_at(at))
+        return reduce(kind, self.axes, element_at(at))
+
+    def unrolled(self, kind: str, value: Expr) -> Expr:
+        from itertools import product
+
+        terms = []
+        for point in product(*(range(a.extent.attr) for a in self.axes)):
+            place = dict(zip(self.axes, map(integer, point), strict=True))
+            terms.append(simplify_at(value, place))
+        combine = REDUCTIONS[kind].combine
+        while len(terms) > 1:  # pairwise, as eager's sums are
+            pairs = [arithmetic(combine, a, b) for a, b in zip(terms[::2], terms[1::2])]
+            terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
+        return terms[0]
+
+    def emit(self, target: Any, value_at: Callable[[list[Expr]], Expr]) -> View:
+        place = positions(target.shape)
+        value = value_at(self.kept(place))
+        has_reduce = not (self.count == 0 or not self.axes)
+        self.low.emit(target, place, value, self.axes if has_reduce else ())
+        return self.low.whole(target)
+
+
+def simplify_at(value: Expr, place: dict[Expr, Expr]) -> Expr:
+    """The value with reduced axes at fixed positions."""
+    from litz.ir.expr import substitute
+
+    return simplify(substitute(value, place))
+
+
+def identity(kind: str, dtype: DType) -> Expr:
+    """What an empty reduction gives."""
+    values = {"sum": 0, "prod": 1, "any": 0, "all": 1}
+    if kind not in values:
+        raise NotGenerated("an extreme of nothing")
+    return const(values[kind], dtype)
+
+
+def _computable(x: View, like: torch.Tensor) -> None:
+    if x.dtype.kind == "x" or dtype_of(like.dtype).kind == "x":
+        raise NotGenerated("a type that is not generated")
+
+
+def _lower_reduction(
+    kind: str, low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False,
+    **_: Any,
+) -> View:  # fmt: skip
+    _computable(x, like)
+    dtype = dtype_of(like.dtype)
+    work = Reducer(low, x, reduced_dims(x, dim))
+    return work.emit(
+        low.buffer(like),
+        lambda kept: work.value(kind, lambda p: element(x, p, dtype), kept),
+    )
+
+
+rule("sum.dim_IntList", "sum.default")(partial(_lower_reduction, "sum"))
+rule("amax")(partial(_lower_reduction, "max"))
+rule("amin")(partial(_lower_reduction, "min"))
+rule("max.default")(partial(_lower_reduction, "max"))
+rule("min.default")(partial(_lower_reduction, "min"))
+
+
+@rule("prod.default", "prod.dim_int")
+def _product(
+    low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False, **_: Any
+) -> View:
+    return _lower_reduction("prod", low, like, x, dim, keepdim)
+
+
+def _lower_truth(
+    kind: str, low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False
+) -> View:
+    _computable(x, like)
+    work = Reducer(low, x, reduced_dims(x, dim))
+
+    def value_at(kept: list[Expr]) -> Expr:
+        value = work.value(kind, lambda p: truth(element(x, p, x.dtype)), kept)
+        return cast(value, dtype_of(like.dtype))  # uint8 keeps its type in eager
+
+    return work.emit(low.buffer(like), value_at)
+
+
+rule("any")(partial(_lower_truth, "any"))
+rule("all")(partial(_lower_truth, "all"))
+
+
+@rule("mean.default", "mean.dim")
+def _mean(
+    low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False, **_: Any
+) -> View:
+    _computable(x, like)
+    dtype = dtype_of(like.dtype)
+    work = Reducer(low, x, reduced_dims(x, dim))
+
+    def value_at(kept: list[Expr]) -> Expr:
+        total = work.value("sum", lambda p: element(x, p, dtype), kept)
+        return apply("div", total, const(work.count, total.dtype))
+
+    return work.emit(low.buffer(like), value_at)
+
+
+def _lower_argument(
+    kind: str, low: Lowering, like: torch.Tensor, x: View, dim: int | None = None,
+    keepdim: bool = False,
+) -> View:  # fmt: skip
+    _computable(x, like)
+    work = Reducer(low, x, reduced_dims(x, dim))
+    if work.count == 0:
+        raise NotGenerated("the position of an extreme of nothing")
+    return work.emit(
+        low.buffer(like), lambda kept: work.value(kind, lambda p: comparable(x, p), kept)
+    )
+
+
+def comparable(x: View, position: tuple[Expr, ...]) -> Expr:
+    """A bool is compared as a small integer."""
+    value = widen(x.at(position), x.dtype)
+    return cast(value, dtype_of(torch.uint8)) if value.dtype is BOOL else value
+
+
+rule("argmax")(partial(_lower_argument, "argmax"))
+rule("argmin")(partial(_lower_argument, "argmin"))
+
+
+def _lower_extreme(
+    kind: str, low: Lowering, like: list[torch.Tensor], x: View, dim: int, keepdim: bool = False
+) -> list[View]:
+    values = _lower_reduction(kind, low, like[0], x, dim, keepdim)
+    return [values, _lower_argument("arg" + kind, low, like[1], x, dim, keepdim)]
+
+
+rule("max.dim")(partial(_lower_extreme, "max"))
+rule("min.dim")(partial(_lower_extreme, "min"))
+
+
+def _moments(
+    low: Lowering, like: torch.Tensor, x: View, dim: Dims, correction: Any, mean: Any = None
+) -> tuple[View, View]:
+    """Variance and mean over `dim`, the mean in the type that is computed with."""
+    _computable(x, like)
+    dtype = dtype_of(like.dtype)
+    work = Reducer(low, x, reduced_dims(x, dim))
+    shape = sizes(like.shape)
+    mean_buffer = low.row_buffer(shape, dtype.compute)
+
+    def mean_at(kept: list[Expr]) -> Expr:
+        total = work.value("sum", lambda p: element(x, p, dtype), kept)
+        return apply("div", total, const(work.count, total.dtype))
+
+    center = work.emit(mean_buffer, mean_at)
+
+    def variance_at(kept: list[Expr]) -> Expr:
+        place = positions(shape)
+
+        def squared(p: tuple[Expr, ...]) -> Expr:
+            distance = apply("sub", element(x, p, dtype), center.at(place))
+            return apply("mul", distance, distance)
+
+        total = work.value("sum", squared, kept)
+        freedom = max(work.count - (1 if correction is None else correction), 0)
+        return apply("div", total, const(freedom, total.dtype))
+
+    return work.emit(low.buffer(like), variance_at), center
+
+
+@rule("var.correction")
+def _variance(
+    low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, *, correction: Any = None,
+    keepdim: bool = False,
+) -> View:  # fmt: skip
+    return _moments(low, like, x, dim, correction)[0]
+
+
+@rule("var_mean.correction")
+def _variance_and_mean(
+    low: Lowering, like: list[torch.Tensor], x: View, dim: Dims = None, *, correction: Any = None,
+    keepdim: bool = False,
+) -> list[View]:  # fmt: skip
+    variance, center = _moments(low, like[0], x, dim, correction)
+    mean = low.pointwise(like[1], lambda p: center.at(p))
+    return [variance, mean]
+
+
+@rule("cumsum")
+def _cumulative_sum(
+    low: Lowering, like: torch.Tensor, x: View, dim: int, **_: Any
+) -> View:
+    _computable(x, like)
+    dtype = dtype_of(like.dtype)
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        here = element(x, p, dtype)
+        along = p[dim % len(p)] if p else ZERO
+        return here if along is ZERO else scan("sum", along, here)
+
+    return low.pointwise(like, value)
+
+
+def flat_position(bound: Sequence[Expr]) -> Expr:
+    """Row-major number of a reduced position."""
+    return ravel(tuple(bound), tuple(a.extent if a.op == "axis" else integer(1) for a in bound))
+
+
+__all__ = ["Reducer", "flat_position", "reduced_dims", "I64"]

@@ -1,0 +1,47 @@
+"""The table of lowering rules: which function lowers which op.
+
+In: `@rule("add", ...)` above a function. Out: `RULES[overload] -> function`. A rule is
+`(low: Lowering, like, *args, **kwargs) -> Value`, where tensors in args are `View`s and `like` is
+the fake result of the captured node. Raising `NotGenerated` hands the op to ATen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Rule = Callable[..., Any]
+RULES: dict[Any, Rule] = {}
+
+
+class NotGenerated(Exception):
+    """A rule met operands it does not cover; the op becomes an ATen call and is counted as one."""
+
+
+def rule(*names: str, namespace: str = "aten") -> Callable[[Rule], Rule]:
+    """Register a function for every functional overload of the named ops.
+
+    `"max.dim"` names one overload; `"add"` all that neither write in place nor into `out=`.
+    """
+
+    def register(function: Rule) -> Rule:
+        for name in names:
+            for overload in _overloads(namespace, name):
+                RULES[overload] = function
+        return function
+
+    return register
+
+
+def _overloads(namespace: str, name: str) -> list[Any]:
+    packet_name, _, overload_name = name.partition(".")
+    # An op that this torch does not have yet (2.11 to 2.13 differ) has nothing to register.
+    packet = getattr(getattr(torch.ops, namespace), packet_name, None)
+    if packet is None:
+        return []
+    if overload_name:
+        return [getattr(packet, overload_name)] if overload_name in packet.overloads() else []
+    found = [getattr(packet, o) for o in packet.overloads()]
+    return [o for o in found if not o._schema.is_mutable]

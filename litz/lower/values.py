@@ -1,0 +1,188 @@
+"""What lowering knows of each captured value, and the state it writes loops into.
+
+In: fake tensors. Out: `View` (a window on a buffer: an index map plus the strides eager would show)
+and `Lowering`, which allocates buffers and collects loops. Example: the transpose of `x: f32[2, 3]`
+is `View(x, shape=(3, 2), index=(i1, i0), strides=(1, 3), offset=0)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from litz.config import Config
+from litz.errors import UnsupportedOp
+from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from litz.ir.expr import Expr, axis, cast, const, integer, load, narrow, substitute
+from litz.ir.index import ZERO, simplify
+from litz.ir.program import Buffer, Extern, Loop, Origin, Store
+
+FROM_TORCH: dict[torch.dtype, DType] = {
+    torch.float64: F64,
+    torch.float32: F32,
+    torch.float16: F16,
+    torch.bfloat16: BF16,
+    torch.int64: I64,
+    torch.int32: I32,
+    torch.int16: I16,
+    torch.int8: I8,
+    torch.uint8: U8,
+    torch.bool: BOOL,
+}
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """The IR's type; a type we never compute with is opaque: it passes through extern calls only."""
+    found = FROM_TORCH.get(dtype)
+    if found is None:
+        found = DType(str(dtype).removeprefix("torch."), "x", dtype.itemsize, bytes)
+        FROM_TORCH[dtype] = found
+    return found
+
+
+@dataclass(frozen=True)
+class View:
+    """`index` maps positions (i0, i1, ...) to the buffer's index; strides and offset are eager's."""
+
+    buffer: Buffer
+    shape: tuple[Expr, ...]
+    index: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
+
+    def at(self, position: Sequence[Expr], guard: Expr | None = None) -> Expr:
+        """The element at a position of the view."""
+        names = dict(zip(positions(self.shape), position, strict=True))
+        places = {k: v for k, v in names.items() if k is not ZERO and k is not v}
+        index = tuple(simplify(substitute(i, places)) for i in self.index)
+        return load(self.buffer, index, guard)
+
+
+Value = View | Expr | int | float | bool | None
+
+
+def positions(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """One axis for each dimension; a dimension of size one needs none: it is always at zero."""
+    return tuple(
+        ZERO if s.is_const and s.attr == 1 else axis(f"i{k}", s) for k, s in enumerate(shape)
+    )
+
+
+def sizes(values: Sequence[Any]) -> tuple[Expr, ...]:
+    """Concrete sizes as expressions. Symbolic graphs are specialised before they reach here."""
+    return tuple(integer(int(v)) for v in values)
+
+
+class Lowering:
+    """Collects loops and extern calls for one graph."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.body: list[Loop | Extern] = []
+        self.origin = Origin("", "")
+        # Offset of each base buffer inside its storage as the fake tensor saw it.
+        self.base_offset: dict[Buffer, int] = {}
+        self._count = 0
+
+    def unsupported(self, why: str) -> UnsupportedOp:
+        return UnsupportedOp(self.origin.op, self.origin, why)
+
+    def buffer(self, like: torch.Tensor, name: str | None = None) -> Buffer:
+        """Fresh storage laid out as eager lays out `like`."""
+        if name is None:
+            name, self._count = f"t{self._count}", self._count + 1
+        made = Buffer(
+            name, dtype_of(like.dtype), sizes(like.shape), sizes(like.stride()), str(like.device)
+        )
+        self.base_offset[made] = int(like.storage_offset())
+        return made
+
+    def row_buffer(self, shape: tuple[Expr, ...], dtype: DType) -> Buffer:
+        """Fresh contiguous storage for a value that eager never shows."""
+        name, self._count = f"t{self._count}", self._count + 1
+        strides: list[Expr] = []
+        step = 1
+        for s in reversed(shape):
+            strides.insert(0, integer(step))
+            step *= max(s.attr, 1)
+        made = Buffer(name, dtype, shape, tuple(strides))
+        self.base_offset[made] = 0
+        return made
+
+    def whole(self, buffer: Buffer) -> View:
+        """The view that shows all of a buffer."""
+        return View(buffer, buffer.shape, positions(buffer.shape), buffer.strides, ZERO)
+
+    def window(self, base: View, like: torch.Tensor, index: tuple[Expr, ...]) -> View:
+        """A view op's result: a new index map, with the strides that eager's own view has."""
+        start = int(like.storage_offset()) - self.base_offset[base.buffer]
+        mapped = dict(zip(positions(base.shape), index, strict=True))
+        mapped = {k: v for k, v in mapped.items() if k is not ZERO}
+        return View(
+            base.buffer,
+            sizes(like.shape),
+            tuple(simplify(substitute(i, mapped)) for i in base.index),
+            sizes(like.stride()),
+            integer(start),
+        )
+
+    def emit(
+        self,
+        target: Buffer,
+        index: tuple[Expr, ...],
+        value: Expr,
+        reduced: tuple[Expr, ...] = (),
+    ) -> None:
+        """Append a loop over the axes its store uses."""
+        axes = tuple(a for a in positions(target.shape) if a is not ZERO)
+        axes = tuple(a for a in axes if any(a in i.axes for i in index))
+        rounded = to_storage(value, target.dtype)
+        store = Store(target, index, rounded)
+        self.body.append(Loop(axes, reduced, (store,), (self.origin,)))
+
+    def pointwise(
+        self, like: torch.Tensor, value: Callable[[tuple[Expr, ...]], Expr], name: str | None = None
+    ) -> View:
+        """A fresh tensor whose element at each position is `value(position)`."""
+        target = self.buffer(like, name)
+        position = positions(target.shape)
+        self.emit(target, position, value(position))
+        return self.whole(target)
+
+
+def to_storage(value: Expr, dtype: DType) -> Expr:
+    """A computed value as it is stored: only half types round, and that rounding may be elided."""
+    if value.dtype is dtype:
+        return value
+    return narrow(value, dtype) if dtype.is_half and value.dtype is F32 else cast(value, dtype)
+
+
+def widen(value: Expr, dtype: DType) -> Expr:
+    """An operand as it is computed with."""
+    return cast(value, dtype.compute)
+
+
+def broadcast(view: View, position: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The position in `view` that broadcasting reads for a position of the result."""
+    tail = position[len(position) - len(view.shape) :]
+    return tuple(
+        ZERO if s.is_const and s.attr == 1 else p for s, p in zip(view.shape, tail, strict=True)
+    )
+
+
+def element(value: Value, position: Sequence[Expr], dtype: DType) -> Expr:
+    """An operand (tensor or number) at a position, in the type it is computed with."""
+    if isinstance(value, View):
+        return widen(value.at(broadcast(value, position)), dtype)
+    if isinstance(value, Expr):
+        return widen(value, dtype)
+    if value is None:
+        raise TypeError("an operand is missing")
+    return const(value, dtype.compute)

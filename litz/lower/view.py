@@ -1,0 +1,193 @@
+"""View ops: each is an index map over its base; no data moves.
+
+In: a view and the op's arguments. Out: another `View` of the same buffer. The map says, for a
+position in the result, which position of the operand it shows. Example, transpose:
+`result[i0, i1] = x[i1, i0]`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from litz.ir.expr import Expr, apply, integer
+from litz.ir.index import ZERO, ravel, simplify, unravel
+from litz.lower.registry import rule
+from litz.lower.values import Lowering, View, positions, sizes
+
+
+def _scaled(i: Expr, step: int, start: int) -> Expr:
+    return simplify(apply("add", apply("mul", i, integer(step)), integer(start)))
+
+
+@rule("view.default", "_unsafe_view", "reshape", "view_copy.default", "_reshape_alias")
+def _reshape(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
+    """Row-major order is kept: the flat number of a position names its element."""
+    new = sizes(like.shape)
+    if any(s is ZERO for s in new):
+        return low.window(x, like, tuple(ZERO for _ in x.shape))
+    return low.window(x, like, unravel(ravel(positions(new), new), x.shape))
+
+
+@rule("permute")
+def _permute(low: Lowering, like: torch.Tensor, x: View, dims: list[int]) -> View:
+    here = positions(sizes(like.shape))
+    index: list[Expr] = [ZERO] * len(dims)
+    for k, dim in enumerate(dims):
+        index[dim % len(dims)] = here[k]
+    return low.window(x, like, tuple(index))
+
+
+@rule("transpose.int")
+def _transpose(low: Lowering, like: torch.Tensor, x: View, a: int, b: int) -> View:
+    index = list(positions(sizes(like.shape)))
+    index[a], index[b] = index[b], index[a]
+    return low.window(x, like, tuple(index))
+
+
+@rule("t")
+def _matrix_transpose(low: Lowering, like: torch.Tensor, x: View) -> View:
+    return low.window(x, like, tuple(reversed(positions(sizes(like.shape)))))
+
+
+@rule("expand")
+def _expand(low: Lowering, like: torch.Tensor, x: View, *_: Any, **__: Any) -> View:
+    here = positions(sizes(like.shape))
+    tail = here[len(here) - len(x.shape) :]
+    index = tuple(
+        ZERO if s.is_const and s.attr == 1 else p for s, p in zip(x.shape, tail, strict=True)
+    )
+    return low.window(x, like, index)
+
+
+@rule("unsqueeze")
+def _unsqueeze(low: Lowering, like: torch.Tensor, x: View, dim: int) -> View:
+    index = list(positions(sizes(like.shape)))
+    del index[dim % len(index)]
+    return low.window(x, like, tuple(index))
+
+
+@rule("squeeze.default", "squeeze.dim", "squeeze.dims")
+def _squeeze(low: Lowering, like: torch.Tensor, x: View, dim: Any = None) -> View:
+    rank = len(x.shape)
+    wanted = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    gone = {d % rank for d in wanted if x.shape[d % rank].attr == 1} if rank else set()
+    here = iter(positions(sizes(like.shape)))
+    return low.window(x, like, tuple(ZERO if d in gone else next(here) for d in range(rank)))
+
+
+@rule("slice.Tensor")
+def _slice(
+    low: Lowering, like: torch.Tensor, x: View, dim: int = 0, start: Any = None,
+    end: Any = None, step: int = 1,
+) -> View:  # fmt: skip
+    dim %= len(x.shape)
+    extent = x.shape[dim].attr
+    begin = 0 if start is None else int(start)
+    begin = min(max(begin + extent if begin < 0 else begin, 0), extent)
+    index = list(positions(sizes(like.shape)))
+    index[dim] = _scaled(index[dim], step, begin)
+    return low.window(x, like, tuple(index))
+
+
+@rule("select.int")
+def _select(low: Lowering, like: torch.Tensor, x: View, dim: int, place: int) -> View:
+    dim %= len(x.shape)
+    place = int(place)
+    index = list(positions(sizes(like.shape)))
+    index.insert(dim, integer(place + x.shape[dim].attr if place < 0 else place))
+    return low.window(x, like, tuple(index))
+
+
+@rule("split.Tensor", "split_with_sizes", "unsafe_split.Tensor", "unsafe_split_with_sizes")
+def _split(low: Lowering, like: list[torch.Tensor], x: View, _: Any, dim: int = 0) -> list[View]:
+    dim %= len(x.shape)
+    parts = []
+    start = 0
+    for part in like:
+        index = list(positions(sizes(part.shape)))
+        index[dim] = _scaled(index[dim], 1, start)
+        # A copying split (unsafe_split) has its own storage; as a view it shows the same values.
+        parts.append(_shown(low, x, part, tuple(index), dim, start))
+        start += int(part.shape[dim])
+    return parts
+
+
+def _shown(
+    low: Lowering, x: View, part: torch.Tensor, index: tuple[Expr, ...], dim: int, start: int
+) -> View:
+    view = low.window(x, part, index)
+    offset = simplify(apply("add", x.offset, apply("mul", integer(start), x.strides[dim])))
+    return View(view.buffer, view.shape, view.index, x.strides, offset)
+
+
+@rule("unbind.int")
+def _unbind(low: Lowering, like: list[torch.Tensor], x: View, dim: int = 0) -> list[View]:
+    return [_select(low, part, x, dim, k) for k, part in enumerate(like)]
+
+
+@rule("diagonal")
+def _diagonal(
+    low: Lowering, like: torch.Tensor, x: View, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> View:
+    rank = len(x.shape)
+    first, second = dim1 % rank, dim2 % rank
+    *rest, along = positions(sizes(like.shape))
+    index: list[Expr] = []
+    left = iter(rest)
+    for d in range(rank):
+        if d == first:
+            index.append(_scaled(along, 1, max(-offset, 0)))
+        elif d == second:
+            index.append(_scaled(along, 1, max(offset, 0)))
+        else:
+            index.append(next(left))
+    return low.window(x, like, tuple(index))
+
+
+@rule("unfold")
+def _unfold(low: Lowering, like: torch.Tensor, x: View, dim: int, _: int, step: int) -> View:
+    here = positions(sizes(like.shape))
+    index = list(here[:-1])
+    if index:
+        dim %= len(index)
+        index[dim] = simplify(apply("add", _scaled(index[dim], step, 0), here[-1]))
+        return low.window(x, like, tuple(index))
+    return low.window(x, like, ())
+
+
+@rule("as_strided")
+def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
+    """An address into the base's storage, read back as an index of the base."""
+    base = x.buffer
+    flat: Expr = integer(int(like.storage_offset()) - low.base_offset[base])
+    for p, s in zip(positions(sizes(like.shape)), sizes(like.stride()), strict=True):
+        flat = apply("add", flat, apply("mul", p, s))
+    return View(
+        base,
+        sizes(like.shape),
+        _index_at_address(low, base, simplify(flat)),
+        sizes(like.stride()),
+        integer(int(like.storage_offset()) - low.base_offset[base]),
+    )
+
+
+def _index_at_address(low: Lowering, base: Any, flat: Expr) -> tuple[Expr, ...]:
+    """Invert a dense layout: largest stride first, each digit of the address is an index."""
+    order = sorted(range(len(base.shape)), key=lambda d: -base.strides[d].attr)
+    expected = 1
+    for d in reversed(order):
+        if base.shape[d].attr != 1 and base.strides[d].attr != expected:
+            raise low.unsupported("as_strided of a tensor whose memory has gaps or overlaps")
+        expected *= base.shape[d].attr
+    digits = unravel(flat, tuple(base.shape[d] for d in order))
+    index: list[Expr] = [ZERO] * len(order)
+    for d, digit in zip(order, digits, strict=True):
+        index[d] = digit
+    return tuple(index)
+
+
+@rule("alias", "detach", "lift_fresh", "lift")
+def _alias(low: Lowering, like: torch.Tensor, x: View) -> View:
+    return x

@@ -1,0 +1,84 @@
+"""Folding of tensors whose elements are all equal, however large they are.
+
+In: `Graph`. Out: the number of nodes replaced.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Node
+
+from litz.ir.graph import Graph
+from litz.passes.aliasing import Aliases, viewed_operand
+from litz.passes.constants import LITERALS, attribute, call, filled, literal, replace_by_full
+from litz.passes.layout import is_row_major, is_static
+from litz.passes.purity import is_repeatable
+
+aten = torch.ops.aten
+# Elementwise, though torch does not tag them so.
+_COPIES = (
+    aten._to_copy.default,
+    aten.lift_fresh_copy.default,
+    torch.ops.prims.convert_element_type.default,
+)
+
+
+def fold_uniform_tensors(graph: Graph) -> int:
+    """Writes a tensor whose elements are all equal as the number that they are.
+
+        a = aten.full([512, 512], 2)
+        b = aten.mul(a, 3)           ->       b = aten.full([512, 512], 6)
+        return aten.add(x, b)                 return aten.add(x, b)
+
+    One element is computed, by the op itself. A full tensor is row-major and has memory of its own,
+    so what has other strides stays as it is, and so does a view that the caller gets.
+    """
+    aliases = Aliases(graph.module.graph)
+    # By node: one element, with as many dimensions as the tensor, since promotion counts them.
+    known: dict[Node, torch.Tensor] = {}
+    with unset_fake_temporarily():
+        for node in graph.nodes:
+            element = None if aliases.is_written(node) else _element(graph, node, known)
+            if element is not None:
+                known[node] = element
+    foldable = [n for n in known if n.target not in LITERALS and _may_be_full(n, aliases)]
+    for node in foldable:
+        replace_by_full(graph, node, known[node])
+    return len(foldable)
+
+
+def _element(graph: Graph, node: Node, known: dict[Node, torch.Tensor]) -> torch.Tensor | None:
+    """The value that every element of a node has; None if it is not known to be one."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not is_repeatable(node):
+        return None
+    if node.op == "get_attr":
+        tensor = attribute(graph, node)
+        return tensor.clone() if tensor is not None and tensor.numel() == 1 else None
+    shape = [1] * value.ndim
+    if (number := literal(node)) is not None:
+        return filled(shape, number, value)
+    operands = node.all_input_nodes
+    if not operands or any(n not in known for n in operands):
+        return None
+    if (viewed := viewed_operand(node)) is not None:
+        before = viewed.meta["val"]
+        shows_elements = before.dtype is value.dtype and before.is_neg() == value.is_neg()
+        return known[viewed].reshape(shape) if shows_elements else None
+    return call(node, known) if _is_elementwise(node) else None
+
+
+def _is_elementwise(node: Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    return torch.Tag.pointwise in node.target.tags or node.target in _COPIES
+
+
+def _may_be_full(node: Node, aliases: Aliases) -> bool:
+    value = node.meta["val"]
+    has_own_memory = node.op == "call_function" and viewed_operand(node) is None
+    if value.dtype.is_complex or not is_static(value) or not is_row_major(value):
+        return False
+    return has_own_memory or not aliases.leaves(node)

@@ -1,0 +1,20 @@
+"""Stage 5: when each step runs and where each intermediate lives.
+
+In: `KernelGraph`. Out: `Plan`: an order with a low peak, and an offset in one arena for every
+intermediate. Example: of `a -> b -> c -> out`, b and c share no lifetime with what a held, so c
+takes a's place.
+"""
+
+from __future__ import annotations
+
+from litz.config import Config
+from litz.ir.program import KernelGraph, Plan
+from litz.plan.arena import assign_slots
+from litz.plan.order import order_steps
+from litz.trace import stage
+
+
+@stage("plan", "order, lifetimes, one arena")
+def plan(graph: KernelGraph, config: Config) -> Plan:
+    """Order the steps, then place the buffers."""
+    return assign_slots(order_steps(graph), config)

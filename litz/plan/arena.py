@@ -1,0 +1,115 @@
+"""Place intermediates in one arena.
+
+In: an ordered `KernelGraph`. Out: `Plan` with a slot for every intermediate. Walking in order, a
+buffer takes the smallest free block that holds it; a kernel that reads a dying buffer only where it
+writes takes that buffer's place outright.
+"""
+
+from __future__ import annotations
+
+from litz.config import Config
+from litz.ir.index import flat_index
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Kernel,
+    KernelGraph,
+    Plan,
+    Slot,
+    loads,
+    read,
+    written,
+)
+from litz.plan.order import byte_size, intermediates
+
+ALIGNMENT = 64
+
+
+class Arena:
+    """Free blocks by offset; neighbours grow together again."""
+
+    def __init__(self) -> None:
+        self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
+        self.size = 0
+
+    def take(self, size: int) -> Slot:
+        """The smallest block that fits, or fresh bytes at the end."""
+        size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        fitting = [(n, o) for o, n in self.free if n >= size]
+        if not fitting:
+            return self._grow(size)
+        n, offset = min(fitting)
+        self.free.remove((offset, n))
+        if n > size:
+            self._add(offset + size, n - size)
+        return Slot(offset, size)
+
+    def _grow(self, size: int) -> Slot:
+        start = self.size
+        if self.free and sum(self.free[-1]) == self.size:
+            start, _ = self.free.pop()
+        self.size = start + size
+        return Slot(start, size)
+
+    def give(self, slot: Slot) -> None:
+        self._add(slot.offset, slot.bytes)
+
+    def _add(self, offset: int, size: int) -> None:
+        self.free.append((offset, size))
+        self.free.sort()
+        merged: list[tuple[int, int]] = []
+        for o, n in self.free:
+            if merged and sum(merged[-1]) == o:
+                merged[-1] = (merged[-1][0], merged[-1][1] + n)
+            else:
+                merged.append((o, n))
+        self.free = merged
+
+
+def assign_slots(graph: KernelGraph, config: Config) -> Plan:
+    """Walk the steps; give back what dies, place what is born."""
+    placed = intermediates(graph)
+    last: dict[Buffer, int] = {}
+    for k, step in enumerate(graph.body):
+        for b in (*read(step), *written(step)):
+            last[b] = k
+    arena = Arena()
+    slots: dict[str, Slot] = {}
+    for k, step in enumerate(graph.body):
+        dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
+        dying = [b for b in dying if b in placed]
+        taken: set[Buffer] = set()
+        for b in written(step):
+            if b not in placed or b.name in slots:
+                continue
+            heir = _replaced(step, b, dying, taken) if config.inplace_buffers else None
+            if heir is not None and heir.name in slots:
+                taken.add(heir)
+                slots[b.name] = slots[heir.name]
+            else:
+                slots[b.name] = arena.take(byte_size(b))
+        if config.allow_buffer_reuse:
+            for b in dying:
+                if b not in taken:
+                    arena.give(slots[b.name])
+    total = sum(-(-byte_size(b) // ALIGNMENT) * ALIGNMENT for b in placed)
+    return Plan(graph, slots, arena.size, total)
+
+
+def _replaced(
+    step: Kernel | Extern, made: Buffer, dying: list[Buffer], taken: set[Buffer]
+) -> Buffer | None:
+    """A dying operand whose every element is read only where `made` is then written."""
+    if not isinstance(step, Kernel) or len(step.phases) != 1 or step.phases[0].is_reduction:
+        return None
+    stores = step.phases[0].stores
+    place = next(flat_index(s.buffer, s.index) for s in stores if s.buffer is made)
+    for old in dying:
+        if old in taken or old is made or old.dtype.bytes != made.dtype.bytes:
+            continue
+        if byte_size(old) != byte_size(made):
+            continue
+        nodes = [n for s in stores for n in loads(s.value, *s.index) if n.buffer is old]
+        if nodes and all(flat_index(old, n.index) is place for n in nodes):
+            return old
+    return None

@@ -1,0 +1,121 @@
+"""Order steps for a low peak of memory.
+
+In: `KernelGraph`. Out: the same steps, reordered if that lowers the peak. A greedy walk takes, of
+the steps that could run, the one that leaves the fewest bytes alive; the given order wins ties.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from dataclasses import replace
+
+from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, ViewArg, read, written
+
+Step = Kernel | Extern
+# Past this the walk costs more than the peak is worth.
+MOST_STEPS = 2000
+
+
+def order_steps(graph: KernelGraph) -> KernelGraph:
+    """The better of the given order and the greedy one."""
+    if len(graph.body) > MOST_STEPS or len(graph.body) < 3:
+        return graph
+    greedy = _greedy(graph)
+    if peak_bytes(greedy, graph) < peak_bytes(graph.body, graph):
+        return replace(graph, body=greedy)
+    return graph
+
+
+def byte_size(buffer: Buffer) -> int:
+    """Bytes from the first to the last element."""
+    if any(n.attr == 0 for n in buffer.shape):
+        return 0
+    steps = zip(buffer.shape, buffer.strides, strict=True)
+    return buffer.dtype.bytes * (1 + sum((n.attr - 1) * s.attr for n, s in steps))
+
+
+def intermediates(graph: KernelGraph) -> set[Buffer]:
+    """Buffers that exist only while the graph runs."""
+    outside = {b for b in (*graph.inputs, *graph.constants) if isinstance(b, Buffer)}
+    outside |= {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
+    made = {b for step in graph.body if allocates_nothing(step) for b in written(step)}
+    return made - outside
+
+
+def allocates_nothing(step: Step) -> bool:
+    """An ATen op without an out= form brings its own memory; all others are given theirs."""
+    return isinstance(step, Kernel) or step.into
+
+
+def peak_bytes(body: tuple[Step, ...], graph: KernelGraph) -> int:
+    """Most bytes of intermediates alive at one time."""
+    counted = intermediates(graph)
+    last = {b: k for k, step in enumerate(body) for b in (*read(step), *written(step))}
+    alive = peak = 0
+    born: set[Buffer] = set()
+    for k, step in enumerate(body):
+        made = {b for b in written(step) if b in counted} - born
+        born |= made
+        alive += sum(byte_size(b) for b in made)
+        peak = max(peak, alive)
+        used = {b for b in (*read(step), *written(step)) if b in counted and last[b] == k}
+        alive -= sum(byte_size(b) for b in used)
+    return peak
+
+
+def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
+    """For each step the steps that must run before it: its makers, and readers of what it updates."""
+    makers: dict[Buffer, list[int]] = defaultdict(list)
+    readers: dict[Buffer, list[int]] = defaultdict(list)
+    result: list[set[int]] = []
+    for k, step in enumerate(body):
+        before: set[int] = set()
+        for b in read(step):
+            before.update(makers[b])
+        for b in written(step):
+            before.update(readers[b])
+            before.update(makers[b])
+        before.discard(k)
+        result.append(before)
+        for b in read(step):
+            readers[b].append(k)
+        for b in written(step):
+            makers[b].append(k)
+    return result
+
+
+def _greedy(graph: KernelGraph) -> tuple[Step, ...]:
+    body = graph.body
+    counted = intermediates(graph)
+    waits = [set(d) for d in dependencies(body)]
+    followers: dict[int, list[int]] = defaultdict(list)
+    for k, before in enumerate(waits):
+        for j in before:
+            followers[j].append(k)
+    uses: dict[Buffer, int] = defaultdict(int)
+    for step in body:
+        for b in read(step):
+            uses[b] += 1
+
+    def growth(k: int) -> int:
+        made = sum(byte_size(b) for b in written(body[k]) if b in counted)
+        freed = sum(byte_size(b) for b in read(body[k]) if b in counted and uses[b] == 1)
+        return made - freed
+
+    ready = [(growth(k), k) for k, before in enumerate(waits) if not before]
+    heapq.heapify(ready)
+    order: list[Step] = []
+    while ready:
+        noted, k = heapq.heappop(ready)
+        if growth(k) != noted:  # another step freed what this one shares: weigh it again
+            heapq.heappush(ready, (growth(k), k))
+            continue
+        order.append(body[k])
+        for b in read(body[k]):
+            uses[b] -= 1
+        for j in followers[k]:
+            waits[j].discard(k)
+            if not waits[j]:
+                heapq.heappush(ready, (growth(j), j))
+    return tuple(order)

@@ -1,0 +1,111 @@
+"""Reports: what one compile did, as values; `explain`, the CLI and logs print the same ones.
+
+In: the results of the stages. Out: `Report` for one graph, `Explanation` for all graphs of a function.
+Example: `print(litz.explain(model, x))` names each kernel with the lines it serves, each op left to
+ATen, and why what did not fuse did not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from litz.config import Config
+from litz.ir.program import Decision, Extern, Kernel, Plan, read, written
+from litz.ir.scheduled import ScheduledKernel
+from litz.ir.source import Binary, Source
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A graph that runs as eager, and why."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One compiled graph."""
+
+    kind: str
+    plan: Plan
+    scheduled: tuple[ScheduledKernel, ...]
+    source: Source
+    binary: Binary
+    config: Config
+    seconds: dict[str, float]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return self.plan.graph.kernels
+
+    @property
+    def externs(self) -> list[Extern]:
+        return self.plan.graph.externs
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return self.plan.graph.decisions + self._graph_decisions()
+
+    def _graph_decisions(self) -> tuple[Decision, ...]:
+        """Choices about the whole graph that a flag asked for and the target refuses."""
+        if not self.config.triton.cudagraphs:
+            return ()
+        reason = "CUDA graphs record GPU work; this graph runs on the CPU"
+        return (Decision("refused", "triton.cudagraphs", f"{self.kind} graph", reason),)
+
+    @property
+    def aten_ops(self) -> Counter[str]:
+        """How often each op was left to ATen."""
+        return Counter(step.target for step in self.externs)
+
+    def __str__(self) -> str:
+        total = 1e3 * sum(s for name, s in self.seconds.items() if "." not in name)
+        lines = [
+            f"{self.kind} graph: {len(self.kernels)} kernels "
+            f"({len(self.source.functions)} different), {len(self.externs)} ATen calls, "
+            f"arena {self.plan.arena_bytes / 1e6:.2f} MB "
+            f"(without reuse {self.plan.unplanned_bytes / 1e6:.2f} MB), compiled in {total:.0f} ms"
+        ]
+        lines += [_kernel_line(k, s) for k, s in zip(self.kernels, self.scheduled, strict=True)]
+        lines += [f"  ATen  {count} x {op}" for op, count in self.aten_ops.most_common()]
+        refused = [d for d in self.decisions if d.action == "refused"]
+        reasons = Counter(d.reason for d in refused)
+        lines += [f"  not fused  {n} x {reason}" for reason, n in reasons.most_common()]
+        return "\n".join(lines)
+
+
+def _kernel_line(kernel: Kernel, scheduled: ScheduledKernel) -> str:
+    choice = scheduled.choice
+    axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
+    how = f"{choice.lanes} lanes" + (" of the outer axis" if choice.vector is not None else "")
+    served = list(dict.fromkeys(o.line for o in kernel.origins if o.line))
+    where = f"  for {', '.join(served[:3])}" + (" ..." if len(served) > 3 else "") if served else ""
+    sides = f"reads {len(read(kernel))}, writes {len(written(kernel))}"
+    return f"  kernel  {kernel.name}: rows {axes}, {len(kernel.phases)} phases, {how}, {sides}{where}"
+
+
+@dataclass
+class Explanation:
+    """All graphs of one function: compiled ones, and those that run as eager."""
+
+    graphs: list[Report] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+
+    @property
+    def kernels(self) -> int:
+        """Kernels generated."""
+        return sum(len(g.kernels) for g in self.graphs)
+
+    @property
+    def aten_ops(self) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for graph in self.graphs:
+            total += graph.aten_ops
+        return total
+
+    def __str__(self) -> str:
+        parts = [str(g) for g in self.graphs]
+        parts += [f"{f.kind} graph runs as eager: {f.reason}" for f in self.fallbacks]
+        return "\n".join(parts) or "nothing was compiled"

@@ -1,0 +1,133 @@
+"""The engine: applies a table of rules to an expression until none applies.
+
+In: a table of `Rule` rows and an `Expr`. Out: the equal expression in which no row matches any
+more, and how often each row was used (`Rewriter.hits`). Each node is settled once, operands first,
+so the cost is linear in the number of nodes however deep or shared they are.
+Example: `Rewriter([Rule("mul_one", "x * 1 -> x")]).rewrite(y * 1 * 1)` is `y`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from litz.ir.dtypes import DType
+from litz.ir.expr import Expr, rebuild, transform
+from litz.rewrite.pattern import Bindings, Make, Pattern, build, match, orders, parse_equation
+
+Condition = Callable[[Bindings], bool]
+Computed = Callable[[Bindings], Expr | None]
+
+FAMILIES: dict[str, Callable[[DType], bool]] = {
+    "any": lambda d: True,
+    "float": lambda d: d.is_float,
+    "int": lambda d: d.is_int,
+    "bool": lambda d: d.kind == "b",
+    "number": lambda d: d.kind in "fiu",
+    "integral": lambda d: d.kind in "iub",
+    "signed": lambda d: d.kind in "fi",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row: left side, arrow, right side.
+
+    `dtypes` names the family that the last operand of the left side must belong to; `when` is a
+    further condition on what matched (`m["x"]`, and `m["root"]` for the whole); `let` computes
+    names that only the right side has; where one of them comes out as None the rule does not apply.
+    """
+
+    name: str
+    equation: str
+    dtypes: str = "any"
+    when: Condition | None = None
+    let: Mapping[str, Computed] = field(default_factory=dict)
+    left: Pattern = field(init=False, repr=False)
+    right: Pattern = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        left, right = parse_equation(self.equation)
+        object.__setattr__(self, "left", left)
+        object.__setattr__(self, "right", right)
+
+    def allows(self, dtype: DType) -> bool:
+        """Whether the rule is meant for operands of this type."""
+        return FAMILIES[self.dtypes](dtype)
+
+    def apply(self, left: Pattern, node: Expr, make: Make) -> Expr | None:
+        """The right side for a node that one order of the left side matches, or None."""
+        bound: Bindings = {}
+        if not match(left, node, bound):
+            return None
+        bound["root"] = node
+        if self.when is not None and not self.when(bound):
+            return None
+        for name, compute in self.let.items():
+            value = compute(bound)
+            if value is None:
+                return None
+            bound[name] = value
+        return build(self.right, bound, node.dtype, make)
+
+
+Row = tuple[Rule, Pattern]
+
+
+class RuleIndex:
+    """A rule table made ready for matching: rows by the ops at the top of their left side."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._by_op: dict[str, list[Row]] = {}
+        for rule in rules:
+            assert rule.left.args, f"{rule.name}: the left side is a bare name or number"
+            for left in orders(rule.left):
+                self._by_op.setdefault(left.op, []).append((rule, left))
+        self._by_shape: dict[tuple[object, ...], tuple[Row, ...]] = {}
+
+    def candidates(self, node: Expr) -> tuple[Row, ...]:
+        """The rows that the ops of a node and of its operands leave open; for most nodes none."""
+        rows = self._by_op.get(node.op)
+        if rows is None:
+            return ()
+        shape = (node.op, node.args[-1].dtype, *[a.op for a in node.args])
+        found = self._by_shape.get(shape)
+        if found is None:
+            found = tuple(row for row in rows if _is_open(*row, node))
+            self._by_shape[shape] = found
+        return found
+
+
+class Rewriter:
+    """Rules at work. `hits` counts the uses of each since this rewriter was made."""
+
+    def __init__(self, rules: RuleIndex | Iterable[Rule]) -> None:
+        self.hits: Counter[str] = Counter()
+        self._rules = rules if isinstance(rules, RuleIndex) else RuleIndex(rules)
+
+    def rewrite(self, root: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
+        """The expression in normal form; a `memo` shared between calls settles each node once."""
+        return transform(root, self._change, memo)
+
+    def _change(self, node: Expr, args: tuple[Expr, ...]) -> Expr:
+        # An axis is known by its extent: were that rewritten, it would be another axis.
+        return node if node.op == "axis" else self.settle(rebuild(node, args))
+
+    def settle(self, node: Expr) -> Expr:
+        """The normal form of a node whose operands are in normal form.
+
+        What a rule builds is settled node by node as it is built, so nothing is left to revisit.
+        """
+        for rule, left in self._rules.candidates(node):
+            result = rule.apply(left, node, self.settle)
+            if result is not None:
+                self.hits[rule.name] += 1
+                return result
+        return node
+
+
+def _is_open(rule: Rule, left: Pattern, node: Expr) -> bool:
+    return rule.allows(node.args[-1].dtype) and all(
+        p.root_op in (None, a.op) for p, a in zip(left.args, node.args, strict=True)
+    )

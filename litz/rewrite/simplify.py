@@ -1,0 +1,83 @@
+"""Simplification of stored values: every rule table and the index algebra, in one pass.
+
+In: the `Expr` that a store writes. Out: an equal one, cheaper or the same.
+Example: `where(i0 < 128, x[i0 * 1 + 0] * 1.0, 0.0)` becomes `x[i0]` if i0 runs over 128.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from litz.ir.expr import Expr, load, rebuild, transform
+from litz.ir.index import simplify
+from litz.rewrite.cast_rules import CAST_RULES, ROUNDING_RULES
+from litz.rewrite.engine import Rewriter, Rule, RuleIndex
+from litz.rewrite.fold_rules import FOLD_RULES
+from litz.rewrite.index_facts import ARITHMETIC, COMPARISONS, IndexFacts
+from litz.rewrite.logic_rules import LOGIC_RULES
+from litz.rewrite.strength_rules import STRENGTH_RULES
+from litz.rewrite.value_rules import INTEGER_RULES, VALUE_RULES
+
+TABLES: dict[str, list[Rule]] = {
+    "fold": FOLD_RULES,
+    "value": VALUE_RULES,
+    "integer": INTEGER_RULES,
+    "logic": LOGIC_RULES,
+    "cast": CAST_RULES,
+    "strength": STRENGTH_RULES,
+    "rounding": ROUNDING_RULES,
+}
+_DECIDABLE = COMPARISONS | {"min", "max"}
+
+
+@cache
+def _rule_index(emulate_precision_casts: bool) -> RuleIndex:
+    left_out = {"rounding"} if emulate_precision_casts else set()
+    return RuleIndex(r for name, table in TABLES.items() if name not in left_out for r in table)
+
+
+class Simplifier:
+    """The tables of one compile. Its memo makes a program cost what its distinct nodes cost."""
+
+    def __init__(self, emulate_precision_casts: bool = False) -> None:
+        self._rewriter = Rewriter(_rule_index(emulate_precision_casts))
+        self._facts = IndexFacts()
+        self._memo: dict[Expr, Expr] = {}
+        self._indices: dict[Expr, Expr] = {}
+
+    @property
+    def hits(self) -> dict[str, int]:
+        """How often each rule was used."""
+        return dict(self._rewriter.hits)
+
+    def __call__(self, root: Expr) -> Expr:
+        """The simplified value."""
+        result = self._index(transform(root, self._change, self._memo))
+        self._memo[root] = self._memo[result] = result
+        return result
+
+    def _change(self, node: Expr, args: tuple[Expr, ...]) -> Expr:
+        if node.op == "axis":
+            return node
+        if node.op == "load":
+            # An index addresses memory, so it cannot wrap: the algebra holds for all of it.
+            count = len(node.index)
+            index = tuple(simplify(i, self._indices) for i in args[:count])
+            return self._rewriter.settle(load(node.buffer, index, *args[count:]))
+        result = rebuild(node, args)
+        if result.op not in ARITHMETIC or not self._facts.is_index(result):
+            result = rebuild(result, tuple(self._index(a) for a in args))
+        if result.op in _DECIDABLE and all(self._facts.is_index(a) for a in result.args):
+            result = self._facts.decide(result) or result
+        return self._rewriter.settle(result)
+
+    def _index(self, value: Expr) -> Expr:
+        """The value through the index algebra if it is arithmetic on axes and sizes."""
+        if value.op in ARITHMETIC and self._facts.is_index(value):
+            return simplify(value, self._indices)
+        return value
+
+
+def simplify_value(expr: Expr, emulate_precision_casts: bool = False) -> Expr:
+    """An equal, cheaper expression; storage roundings stay if precision casts are emulated."""
+    return Simplifier(emulate_precision_casts)(expr)

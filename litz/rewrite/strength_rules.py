@@ -1,0 +1,39 @@
+"""Dear ops by cheap ones that give the same bits.
+
+In: nothing. Out: `STRENGTH_RULES`. Powers with these exponents are products in eager too, so the
+product is the reference; `x ** 0.5` stays, because a root of -0.0 or -inf is no power. Integer `//`
+and `%` stay as they are: the index algebra reads them, and LLVM turns them into shifts itself.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from litz.ir.dtypes import F64
+from litz.ir.expr import Expr, const
+from litz.rewrite.engine import Rule
+from litz.rewrite.pattern import Bindings
+
+_F32_LEAST_NORMAL = 2.0**-126
+
+
+def _exact_reciprocal(m: Bindings) -> Expr | None:
+    """1 / K if K is a power of two; a subnormal one would vanish where denormals are flushed."""
+    value, dtype = m["K"].attr, m["K"].dtype
+    if dtype.is_half or abs(math.frexp(value)[0]) != 0.5:
+        return None
+    result = const(1 / value, dtype)
+    least = sys.float_info.min if dtype is F64 else _F32_LEAST_NORMAL
+    return result if math.isfinite(result.attr) and abs(result.attr) >= least else None
+
+
+STRENGTH_RULES = [
+    Rule("pow_zero", "x ** 0 -> 1", "number"),
+    Rule("pow_one", "x ** 1 -> x", "number"),
+    Rule("pow_two", "x ** 2 -> x * x", "number"),
+    Rule("pow_three", "x ** 3 -> x * x * x", "number"),
+    Rule("pow_minus_one", "x ** -1 -> 1 / x", "float"),
+    Rule("pow_minus_two", "x ** -2 -> 1 / (x * x)", "float"),
+    Rule("div_power_of_two", "x / K -> x * R", "float", let={"R": _exact_reciprocal}),
+]

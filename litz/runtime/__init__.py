@@ -1,0 +1,30 @@
+"""Stage 9: a plan and its machine code become a callable.
+
+In: `Plan`, `Source`, `Binary`. Out: `CompiledGraph`, which takes the list of inputs and returns the list of
+outputs. Kernels between two ATen calls run in one native call; intermediates live in one arena;
+outputs are all that is allocated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from litz.config import Config
+from litz.ir.program import Plan
+from litz.ir.source import Binary, Source
+from litz.runtime.graph import CompiledGraph
+from litz.runtime.steps import make_steps
+from litz.trace import stage
+
+
+@stage("link", "a callable")
+def link(
+    plan: Plan, source: Source, binary: Binary, constants: dict[str, torch.Tensor], config: Config
+) -> CompiledGraph:
+    """Resolve every step once, so that a call only walks a list."""
+    return CompiledGraph(plan, source, binary, make_steps(plan, source, binary), constants, config)
+
+
+__all__ = ["Any", "CompiledGraph", "link"]

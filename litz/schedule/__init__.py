@@ -1,0 +1,36 @@
+"""Stage 6: how each kernel runs: its loops in order, its lanes, its share for each thread.
+
+In: `Kernel`. Out: `ScheduledKernel`, flat and canonical, so that equal kernels compile once.
+Each step is a function with its before and after in its own file.
+"""
+
+from __future__ import annotations
+
+from litz.config import Config
+from litz.ir.program import Kernel
+from litz.ir.scheduled import ScheduledKernel
+from litz.schedule.axes import canonical_axes, merge_axes, split_axes
+from litz.schedule.flatten import flatten_buffers
+from litz.schedule.vectorize import vectorize
+from litz.target import Target
+from litz.trace import stage
+
+
+@stage("schedule", "loop order, vector lanes, threads")
+def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
+    """flatten, split, merge, name, vectorize."""
+    flat, arguments = flatten_buffers(kernel)
+    named = canonical_axes(merge_axes(split_axes(flat)))
+    ordered, choice = vectorize(named, target, config)
+    return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
+
+
+def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:
+    def shape(axes: tuple[object, ...]) -> str:
+        return " x ".join(str(a.extent) for a in axes) or "1"  # type: ignore[attr-defined]
+
+    lines = [f"outer {shape(before.outer)} -> {shape(after.outer)}"]
+    for old, new in zip(before.phases, after.phases, strict=True):
+        if old.inner:
+            lines.append(f"inner {shape(old.inner)} -> {shape(new.inner)}")
+    return tuple(lines)

@@ -1,0 +1,169 @@
+"""Split and merge axes, so that indices hold no division and loops are as long as they can be.
+
+In: a flat `Kernel`. Out: an equal one.
+
+    split:  b0[i] = b1[(i // 64) * 4096 + i % 64]   ->   b0[h * 64 + l] = b1[h * 4096 + l]
+    merge:  b0[o0 * 768 + o1] = b1[o0 * 768 + o1]   ->   b0[m0] = b1[m0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from litz.ir.expr import Expr, axis, rebuild, reduce, substitute, transform, walk
+from litz.ir.index import floordiv, modulo, ravel, simplify
+from litz.ir.program import Kernel, Phase, Store, exprs_of
+
+Axes = tuple[Expr, ...]
+
+
+def replace_axes(kernel: Kernel, places: Mapping[Expr, Axes], values: Mapping[Expr, Expr]) -> Kernel:
+    """Put new axes in the place of old ones and write the old ones in terms of them."""
+    memo: dict[Expr, Expr] = {}
+
+    def renamed(axes: Axes) -> Axes:
+        return tuple(new for a in axes for new in places.get(a, (a,)))
+
+    def rewritten(root: Expr) -> Expr:
+        return _simplified(_substitute(root, values, places, memo))
+
+    phases = tuple(
+        Phase(
+            renamed(p.inner),
+            p.is_reduction,
+            tuple(
+                Store(s.buffer, tuple(rewritten(i) for i in s.index), rewritten(s.value))
+                for s in p.stores
+            ),
+        )
+        for p in kernel.phases
+    )
+    return Kernel(kernel.name, renamed(kernel.outer), phases, kernel.scratch, kernel.origins)
+
+
+def _substitute(
+    root: Expr, values: Mapping[Expr, Expr], places: Mapping[Expr, Axes], memo: dict[Expr, Expr]
+) -> Expr:
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        found = values.get(node)
+        if found is not None:
+            return found
+        if node.op == "reduce":
+            bound = tuple(new for a in node.attr[1] for new in places.get(a, (a,)))
+            return reduce(node.attr[0], bound, args[0])
+        return rebuild(node, args)
+
+    return transform(root, change, memo)
+
+
+def _simplified(root: Expr) -> Expr:
+    """Index arithmetic anywhere below: `simplify` descends through loads and values."""
+    return simplify(root)
+
+
+def _divided_axis(kernel: Kernel) -> tuple[Expr, int] | None:
+    """An axis that stands under a division by a factor of its extent."""
+    for root in exprs_of(kernel):
+        for node in walk(root):
+            if node.op not in ("floordiv", "mod") or node.dtype.name != "i64":
+                continue
+            variable, by = node.args
+            if variable.op == "axis" and by.is_const and variable.extent.attr % by.attr == 0:
+                return variable, by.attr
+    return None
+
+
+MOST_SPLITS = 16
+
+
+def split_axes(kernel: Kernel) -> Kernel:
+    """Split every axis that is divided by a factor of its extent."""
+    for _ in range(MOST_SPLITS):
+        found = _divided_axis(kernel)
+        if found is None:
+            return kernel
+        variable, by = found
+        if _scanned(kernel, variable):
+            return kernel
+        high = axis(f"{variable.attr}h", variable.extent.attr // by)
+        low = axis(f"{variable.attr}l", by)
+        whole = ravel((high, low), (high.extent, low.extent))
+        kernel = replace_axes(kernel, {variable: (high, low)}, {variable: whole})
+    return kernel
+
+
+def _scanned(kernel: Kernel, variable: Expr) -> bool:
+    """A scan runs along its whole axis: that axis stays as it is."""
+    nodes = (n for root in exprs_of(kernel) for n in walk(root))
+    return any(n.op == "scan" and n.args[1] is variable for n in nodes)
+
+
+def merge_axes(kernel: Kernel) -> Kernel:
+    """Merge neighbours that every index walks through as one."""
+    changed = True
+    while changed:
+        changed = False
+        for axes in [kernel.outer, *(p.inner for p in kernel.phases)]:
+            for first, second in zip(axes, axes[1:], strict=False):
+                merged = _merged(kernel, first, second)
+                if merged is not None:
+                    kernel, changed = merged, True
+                    break
+            if changed:
+                break
+    return kernel
+
+
+def _merged(kernel: Kernel, first: Expr, second: Expr) -> Kernel | None:
+    """The kernel with two axes as one, unless some index would need a division for it."""
+    if _scanned(kernel, first) or _scanned(kernel, second):
+        return None
+    for other in [kernel.outer, *(p.inner for p in kernel.phases)]:
+        together = [a for a in other if a is first or a is second]
+        if together and together != [first, second]:
+            return None
+    whole = axis(f"{first.attr}{second.attr}", first.extent.attr * second.extent.attr)
+    values = {first: floordiv(whole, second.extent), second: modulo(whole, second.extent)}
+    places: dict[Expr, Axes] = {first: (whole,), second: ()}
+    merged = replace_axes(kernel, places, values)
+    nodes = (n for root in exprs_of(merged) for n in walk(root))
+    if any(n.op in ("floordiv", "mod") and whole in n.args[0].axes for n in nodes):
+        return None
+    return merged
+
+
+def canonical_axes(kernel: Kernel) -> Kernel:
+    """Name axes by position: kernels that differ in names alone become equal."""
+    places: dict[Expr, Axes] = {}
+    for k, a in enumerate(kernel.outer):
+        places[a] = (axis(f"o{k}", a.extent),)
+    for phase in kernel.phases:
+        for k, a in enumerate(phase.inner):
+            places[a] = (axis(f"j{k}", a.extent),)
+    return replace_axes(kernel, places, {old: new for old, (new,) in places.items()})
+
+
+def reorder_outer(kernel: Kernel, outer: Axes) -> Kernel:
+    """The same points in another order."""
+    assert set(outer) == set(kernel.outer)
+    return Kernel(kernel.name, outer, kernel.phases, kernel.scratch, kernel.origins)
+
+
+def reorder_inner(kernel: Kernel, inner: list[Axes]) -> Kernel:
+    """The same points of each phase in another order."""
+    phases = tuple(
+        Phase(axes, p.is_reduction, p.stores)
+        for axes, p in zip(inner, kernel.phases, strict=True)
+    )
+    return Kernel(kernel.name, kernel.outer, phases, kernel.scratch, kernel.origins)
+
+
+__all__ = [
+    "canonical_axes",
+    "merge_axes",
+    "reorder_inner",
+    "reorder_outer",
+    "replace_axes",
+    "split_axes",
+    "substitute",
+]

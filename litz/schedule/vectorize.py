@@ -1,0 +1,150 @@
+"""Choose the axis that runs in vector lanes, and the order of the others.
+
+In: a flat `Kernel` and a `Target`. Out: the kernel with that axis last, and a `Choice`. Every access
+is costed along each candidate: an element a lane costs a lane's share if it lies beside its
+neighbour, and all of it if it does not. Example: a column sum runs its columns (outer) in lanes,
+a row sum its row (inner).
+"""
+
+from __future__ import annotations
+
+from litz.config import Config
+from litz.ir.expr import Expr, walk
+from litz.ir.index import ZERO, coefficient
+from litz.ir.ops import OPS
+from litz.ir.program import Kernel, Phase, Store, loads
+from litz.ir.scheduled import Choice
+from litz.schedule.axes import reorder_inner, reorder_outer
+from litz.target import Target
+
+SCATTERED_STORE = 2.0
+# Vectors a row reduction carries side by side, to hide the latency of an addition.
+ROW_UNROLL = 4
+# Native vectors in the lanes of a column reduction, for the same reason.
+COLUMN_VECTORS = 4
+
+
+def natural_lanes(kernel: Kernel, target: Target) -> int:
+    """Lanes of the widest type that is computed with."""
+    widest = 1
+    for phase in kernel.phases:
+        for store in phase.stores:
+            for node in (*loads(store.value), store.value):
+                if node.axes:
+                    widest = max(widest, node.dtype.compute.bytes)
+    return max(target.vector_bytes // widest, 1)
+
+
+def _access_cost(index: Expr, variable: Expr, lanes: int, strided: float) -> float:
+    """Cost of an access for each point, if `variable` runs in lanes."""
+    if variable not in index.axes:
+        return 0.0
+    found = coefficient(index, variable)
+    together = min(lanes, max(variable.extent.attr, 1))
+    if found is not None and found[0].is_const and found[0].attr == 1:
+        return 1.0 / together
+    return strided
+
+
+def _phase_cost(phase: Phase, variable: Expr, lanes: int) -> float:
+    total = 0.0
+    for store in phase.stores:
+        total += _access_cost(store.index[0], variable, lanes, SCATTERED_STORE)
+        total += sum(_access_cost(n.index[0], variable, lanes, 1.0) for n in loads(store.value))
+    work = sum(op_cost(s) for s in phase.stores)
+    return total + work / (8 * min(lanes, max(variable.extent.attr, 1)))
+
+
+def op_cost(store: Store) -> int:
+    return sum(OPS[n.op].cost for n in walk(store.value) if n.op in OPS)
+
+
+def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...]]]:
+    """Each phase in lanes along its best inner axis, which then runs last."""
+    total = 0.0
+    orders = []
+    for phase in kernel.phases:
+        if not phase.inner:
+            orders.append(phase.inner)
+            continue
+        points = _points(phase)
+        costs = {a: _phase_cost(phase, a, 1 if has_scan(phase) else lanes) for a in phase.inner}
+        best = min(reversed(phase.inner), key=lambda a: costs[a])
+        rest = tuple(a for a in phase.inner if a is not best)
+        orders.append((*rest, best))
+        total += costs[best] * points + (8.0 if phase.is_reduction else 0.0)
+    return total, orders
+
+
+def _points(phase: Phase) -> int:
+    total = 1
+    for a in phase.inner:
+        total *= a.extent.attr
+    return total
+
+
+def has_scan(phase: Phase) -> bool:
+    return any(n.op == "scan" for s in phase.stores for n in walk(s.value))
+
+
+def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Choice]:
+    """Pick the cheapest axis; order the others by the strides of what is stored."""
+    lanes = natural_lanes(kernel, target)
+    sequential = any(p.inner for p in kernel.phases)
+    outer_costs = {
+        a: sum(_phase_cost(p, a, lanes) * _points(p) for p in kernel.phases) for a in kernel.outer
+    }
+    best = min(reversed(kernel.outer), key=lambda a: outer_costs[a]) if outer_costs else None
+    if sequential:
+        inner_cost, orders = _inner_cost(kernel, lanes)
+        if best is None or inner_cost <= outer_costs[best]:
+            kernel = reorder_inner(kernel, orders)
+            return kernel, Choice(lanes, None, ROW_UNROLL, 1, grain(kernel, 1, config))
+    if best is None:
+        return kernel, Choice(1, None, 1, 1, 1 << 62)
+    if not config.pick_loop_orders:
+        best = kernel.outer[-1]
+    kernel = reorder_outer(kernel, _store_order(kernel, best, config))
+    if sequential:
+        lanes *= COLUMN_VECTORS
+        while lanes > best.extent.attr and lanes > 1:
+            lanes //= 2
+    chunk = _chunk(kernel, best, lanes, target)
+    return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
+
+
+def _store_order(kernel: Kernel, best: Expr, config: Config) -> tuple[Expr, ...]:
+    """Slowest first by the stride of the first store, the vector axis last."""
+    if not config.pick_loop_orders:
+        return (*(a for a in kernel.outer if a is not best), best)
+    index = kernel.phases[0].stores[0].index[0]
+
+    def stride(a: Expr) -> int:
+        found = coefficient(index, a)
+        return found[0].attr if found is not None and found[0].is_const else 0
+
+    rest = sorted((a for a in kernel.outer if a is not best), key=stride, reverse=True)
+    return (*rest, best)
+
+
+def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: Target) -> int:
+    """Enough tasks for the threads to share evenly, each a whole number of vectors."""
+    n = vector.extent.attr
+    others = 1
+    for a in kernel.outer:
+        others *= a.extent.attr if a is not vector else 1
+    pieces = -(-4 * target.threads // max(others, 1))
+    size = max(-(-n // pieces), 4 * lanes)
+    return max(min(-(-size // lanes) * lanes, n), 1)
+
+
+def grain(kernel: Kernel, chunk: int, config: Config) -> int:
+    """Tasks that make up the least work worth a thread."""
+    work = 0.0
+    for phase in kernel.phases:
+        cost = sum(max(op_cost(s) / 8, 1.0) for s in phase.stores)
+        work += cost * _points(phase)
+    return max(int(config.cpp.min_chunk_size / max(work * chunk, 1.0)), 1)
+
+
+__all__ = ["ZERO", "natural_lanes", "vectorize"]

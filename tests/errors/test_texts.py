@@ -1,0 +1,176 @@
+"""The text of every error: what happened, where, what to do. A changed text is a changed test."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from litz import errors
+from litz.errors import (
+    CompileFailed,
+    CustomPassFailed,
+    FlagValueError,
+    IndexOutOfRange,
+    InputMismatch,
+    IntegerDivisionByZero,
+    InternalError,
+    LitzError,
+    MissingDependency,
+    ModeWithOptions,
+    ParseError,
+    PassFailed,
+    StageFailed,
+    UnknownFlag,
+    UnknownMode,
+    UnsupportedDevice,
+    UnsupportedOp,
+    UnsupportedTorch,
+    UserError,
+    VerifyError,
+    WrongFlagType,
+)
+from litz.ir.program import Origin
+
+ADD = Origin("add_1", "aten.add.Tensor", "model.py:12")
+NOWHERE = Origin("add_1", "aten.add.Tensor")
+REPORT = "\nThis is a bug in Litz. Please report it with the output of LITZ_DEBUG=5."
+
+TEXTS: list[tuple[LitzError, str]] = [
+    (
+        UnknownFlag("max_fusion", ["max_fusion_size", "debug"]),
+        "there is no flag 'max_fusion'; did you mean 'max_fusion_size' or 'debug'? "
+        "`python -m litz options` lists every flag.",
+    ),
+    (
+        UnknownFlag("zzz"),
+        "there is no flag 'zzz'. `python -m litz options` lists every flag.",
+    ),
+    (
+        WrongFlagType("debug", "int", "3"),
+        "flag 'debug' takes int, got '3' of type str. Give it a value of type int.",
+    ),
+    (
+        FlagValueError("debug", 9, "0 to 6"),
+        "flag 'debug' cannot be 9. Allowed: 0 to 6.",
+    ),
+    (
+        UnknownMode("fast", ["default", "max-autotune"]),
+        "there is no mode 'fast'. Modes: default, max-autotune. "
+        "`litz.list_mode_options()` shows what each sets.",
+    ),
+    (
+        ModeWithOptions(),
+        "mode= and options= were given together, and only one of them can be. "
+        "Pass options={**litz.list_mode_options(mode), ...} to have both.",
+    ),
+    (
+        MissingDependency("llvmlite"),
+        "llvmlite is not installed. Install it with `pip install llvmlite`.",
+    ),
+    (
+        MissingDependency("triton", "pip install litz[gpu]"),
+        "triton is not installed. Install it with `pip install litz[gpu]`.",
+    ),
+    (
+        UnsupportedTorch("2.9.1", ">=2.11,<2.14"),
+        "torch 2.9.1 is installed, and this Litz works with torch >=2.11,<2.14. "
+        'Install one with `pip install "torch>=2.11,<2.14"`.',
+    ),
+    (
+        UnsupportedDevice("mps", ADD),
+        "Litz generates no code for device 'mps' at model.py:12, in aten.add.Tensor. "
+        "Supported: cpu.",
+    ),
+    (
+        UnsupportedOp("aten.add.Tensor", ADD, "its operands are complex."),
+        "aten.add.Tensor cannot be compiled at model.py:12: its operands are complex. "
+        "Rewrite that line, or leave it out with torch.compiler.disable.",
+    ),
+    (
+        CompileFailed("lower", NOWHERE, ValueError("no")),
+        "stage 'lower' could not compile this graph in aten.add.Tensor: ValueError: no\n"
+        'Mend that, or set on_error="eager" to run such graphs as eager.',
+    ),
+    (
+        CustomPassFailed("fold_scales", KeyError()),
+        "your graph pass 'fold_scales' raised KeyError\n"
+        "Mend the pass, or set its flag to None to compile without it.",
+    ),
+    (
+        ParseError(3, "  a[i0 = 1", "expected ]"),
+        "line 3 is not loop IR: expected ].\n    a[i0 = 1\nThe grammar is in litz/ir/text.py.",
+    ),
+    (
+        IndexOutOfRange(ADD, index=7, size=5),
+        "index 7 is out of range for a dimension of size 5 at model.py:12, in aten.add.Tensor. "
+        "Check the values that this line indexes with.",
+    ),
+    (
+        IndexOutOfRange(),
+        "an index is out of range. Check the values that this line indexes with.",
+    ),
+    (
+        IntegerDivisionByZero(ADD),
+        "ZeroDivisionError: integers were divided by zero at model.py:12, in aten.add.Tensor. "
+        "Make the divisor non-zero, or divide floats.",
+    ),
+    (
+        InputMismatch("1", "f32[2, 3]", "f32[3, 2]"),
+        "input 1 does not fit this compiled graph: expected f32[2, 3], got f32[3, 2]. "
+        "Compile again for such inputs.",
+    ),
+    (InternalError("two kernels are named k0"), "two kernels are named k0" + REPORT),
+    (VerifyError("axis i0 is not bound\n"), "axis i0 is not bound" + REPORT),
+    (
+        PassFailed("fold_views", AssertionError("shape")),
+        "graph pass 'fold_views' raised AssertionError: shape" + REPORT,
+    ),
+    (
+        StageFailed("fuse", ZeroDivisionError("by zero")),
+        "stage 'fuse' raised ZeroDivisionError: by zero" + REPORT,
+    ),
+]
+ROOTS = {LitzError, UserError}
+CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, LitzError)]
+
+
+@pytest.mark.parametrize(("error", "text"), TEXTS, ids=lambda v: type(v).__name__)
+def test_text(error: LitzError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_every_error_has_a_text_here() -> None:
+    assert {type(error) for error, _ in TEXTS} == set(CLASSES) - ROOTS
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_error_is_the_users_or_ours_and_has_a_manual_page(kind: type) -> None:
+    assert kind.__doc__ and kind.__doc__.rstrip().endswith(".")
+    if kind is not LitzError:
+        assert issubclass(kind, UserError) != issubclass(kind, InternalError)
+
+
+@pytest.mark.parametrize(
+    ("kind", "also"),
+    [
+        (UnknownFlag, AttributeError),
+        (WrongFlagType, TypeError),
+        (FlagValueError, ValueError),
+        (UnknownMode, ValueError),
+        (MissingDependency, ImportError),
+        (IndexOutOfRange, IndexError),
+        (IntegerDivisionByZero, RuntimeError),
+    ],
+)
+def test_errors_can_be_caught_as_pythons_own(kind: type, also: type) -> None:
+    assert issubclass(kind, also)
+
+
+def test_the_facts_stay_readable() -> None:
+    assert UnknownFlag("a", ["b"]).name == "a"
+    assert UnknownFlag("a", ["b"]).nearest == ("b",)
+    assert UnsupportedOp("op", ADD, "why").origin is ADD
+    cause = ValueError("no")
+    for error in (CompileFailed("lower", None, cause), PassFailed("p", cause)):
+        assert error.__cause__ is cause
