@@ -166,8 +166,8 @@ def _run_step(env: Environment, step: Loop | Kernel | Extern, extern: ExternCall
             b.name: np.zeros(outer + env.shape(b.shape), b.dtype.numpy) for b in step.scratch
         }
         for phase in step.phases:
-            plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, ())
-            _run_group(env, step.outer + plain, reduced, phase.stores)
+            _run_group(env, step.outer + phase.inner, (), phase.inside)
+            _run_group(env, step.outer, phase.inner, phase.completing)
         env.scratch = {}
     else:
         _run_extern(env, step, extern)

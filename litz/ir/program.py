@@ -121,11 +121,25 @@ class LoopProgram:
 
 @dataclass(frozen=True)
 class Phase:
-    """One loop nest inside an outer iteration. Its inner axes are all parallel or all reduced."""
+    """One loop nest inside an outer iteration. In a reduction, stores that hold a `reduce` happen
+    once behind the nest; all others happen at each of its points."""
 
     inner: tuple[Expr, ...]
     is_reduction: bool
     stores: tuple[Store, ...]
+
+    @property
+    def completing(self) -> tuple[Store, ...]:
+        """Stores behind the nest."""
+        if not self.is_reduction:
+            return ()
+        return tuple(s for s in self.stores if any(n.op == "reduce" for n in walk(s.value)))
+
+    @property
+    def inside(self) -> tuple[Store, ...]:
+        """Stores at each point of the nest."""
+        behind = self.completing
+        return tuple(s for s in self.stores if s not in behind)
 
 
 @dataclass(frozen=True)

@@ -66,12 +66,12 @@ def nests(step: Loop | Kernel) -> list[Nest]:
     """The loop nests of a step, in order."""
     if isinstance(step, Loop):
         return [Nest(step.axes, step.reduced, step.stores)]
-    return [
-        Nest(step.outer, phase.inner, phase.stores)
-        if phase.is_reduction
-        else Nest(step.outer + phase.inner, (), phase.stores)
-        for phase in step.phases
-    ]
+    found = []
+    for phase in step.phases:
+        found.append(Nest(step.outer + phase.inner, (), phase.inside))
+        if phase.is_reduction:
+            found.append(Nest(step.outer, phase.inner, phase.completing))
+    return found
 
 
 class _Verifier:

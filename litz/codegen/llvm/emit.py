@@ -165,15 +165,13 @@ class KernelEmitter:
         for reduction in reductions:
             reduction.start()
         self._start_scans(scans, lanes)
-        completing = [s for s in phase.stores if any(n.op == "reduce" for n in walk(s.value))]
-        inside = [s for s in phase.stores if s not in completing]
-        self._nest(phase, list(phase.inner), reductions, inside, unroll, in_lanes)
+        self._nest(phase, list(phase.inner), reductions, list(phase.inside), unroll, in_lanes)
         if in_lanes:
             self.values.set_vector(None, None, None)
         for reduction in reductions:
             folded = reduction.finish(fold_lanes=in_lanes)
             self.scopes.bind(self.scopes.depth, reduction.node, folded)
-        self._stores(completing)
+        self._stores(list(phase.completing))
         self.values.lanes = saved
 
     def _unroll(self, phase: Phase, lanes: int) -> int:
