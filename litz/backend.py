@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 import torch.fx
-from functorch.compile import make_boxed_func
 
 from litz import config as settings
-from litz.capture import through_autograd
+from litz.capture import is_symbolic, sizes_of, specialize, through_autograd
 from litz.compiler import compile_graph
 from litz.config import Config
 from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions
@@ -37,6 +36,8 @@ def litz(
     notes = Explanation() if explanation is None else explanation
 
     def compile_one(gm: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Callable[..., Any]:
+        if is_symbolic(gm):
+            return BySize(gm, kind, config, notes)
         return _compiled_or_eager(gm, kind, config, notes)
 
     return through_autograd(module, inputs, compile_one)
@@ -48,13 +49,81 @@ def _compiled_or_eager(
     try:
         compiled, report = compile_graph(module, kind, config)
     except Exception as error:
-        if config.on_error == "raise":
-            raise _as_user_sees_it(error) from error
-        _say_once(kind, str(error))
-        notes.fallbacks.append(Fallback(kind, str(error)))
-        return make_boxed_func(module.forward)
+        _refuse(error, kind, config, notes)
+        return _eager(module)
     notes.graphs.append(report)
     return compiled
+
+
+def _eager(module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """The captured graph op by op, called with its arguments as one list."""
+
+    def run(args: list[Any]) -> Any:
+        given = list(args)
+        args.clear()
+        return module.forward(*given)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def _refuse(error: Exception, kind: str, config: Config, notes: Explanation) -> None:
+    """Note why a graph runs as eager, or raise if the user wants to know at once."""
+    if config.on_error == "raise":
+        raise _as_user_sees_it(error) from error
+    _say_once(kind, str(error))
+    notes.fallbacks.append(Fallback(kind, str(error)))
+
+
+class BySize:
+    """A graph with symbolic sizes: compiled once for each combination of sizes it is called with.
+
+    Dynamo traces and guards such a graph once, so a new size costs our stages alone.
+    """
+
+    MOST = 64  # combinations; what comes after them runs as eager
+
+    def __init__(
+        self, module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation
+    ) -> None:
+        self._boxed_call = True
+        self.module, self.kind, self.config, self.notes = module, kind, config, notes
+        self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+    def __call__(self, args: list[Any]) -> Any:
+        sizes = sizes_of(args)
+        run = self.compiled.get(sizes)
+        if run is None:
+            run = self.compiled[sizes] = self._compile(args)
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        args.clear()
+        return run(tensors)
+
+    def _compile(self, args: list[Any]) -> Callable[..., Any]:
+        eager = self._eager(sizes_of(args))
+        if len(self.compiled) >= self.MOST:
+            _say_once(self.kind, f"it was called with more than {self.MOST} combinations of sizes.")
+            return eager
+        try:
+            fixed = specialize(self.module, args)
+        except Exception as error:
+            _refuse(error, self.kind, self.config, self.notes)
+            return eager
+        return _compiled_or_eager(fixed, self.kind, self.config, self.notes)
+
+    def _eager(self, sizes: tuple[Any, ...]) -> Callable[..., Any]:
+        """The symbolic graph itself, with the sizes put back among the tensors."""
+        places = [n for n in self.module.graph.nodes if n.op == "placeholder"]
+
+        def run(tensors: list[Any]) -> Any:
+            numbers, rest = iter(sizes), iter(tensors)
+            full = [
+                next(rest) if isinstance(p.meta.get("val"), torch.Tensor) else next(numbers)
+                for p in places
+            ]
+            return self.module.forward(*full)
+
+        return run
 
 
 def _as_user_sees_it(error: Exception) -> Exception:
@@ -73,7 +142,7 @@ def _say_once(kind: str, reason: str) -> None:
     if reason not in _SAID:
         _SAID.add(reason)
         warnings.warn(
-            f"Litz runs a {kind} graph as eager: {reason} "
+            f"Litz runs the {kind} graph as eager: {reason} "
             'Set options={"on_error": "raise"} to make this an error.',
             stacklevel=2,
         )

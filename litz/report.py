@@ -1,8 +1,8 @@
 """Reports: what one compile did, as values; `explain`, the CLI and logs print the same ones.
 
-In: the results of the stages. Out: `Report` for one graph, `Explanation` for all graphs of a function.
-Example: `print(litz.explain(model, x))` names each kernel with the lines it serves, each op left to
-ATen, and why what did not fuse did not.
+In: the results of the stages. Out: `Report` for one graph, `Explanation` for all graphs of a
+function. Example: `print(litz.explain(model, x))` names each kernel with the lines it serves, each
+op left to ATen, and why what did not fuse did not.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _kernel_line(kernel: Kernel, scheduled: ScheduledKernel) -> str:
     served = list(dict.fromkeys(o.line for o in kernel.origins if o.line))
     where = f"  for {', '.join(served[:3])}" + (" ..." if len(served) > 3 else "") if served else ""
     sides = f"reads {len(read(kernel))}, writes {len(written(kernel))}"
-    return f"  kernel  {kernel.name}: rows {axes}, {len(kernel.phases)} phases, {how}, {sides}{where}"
+    count = f"{len(kernel.phases)} phases"
+    return f"  kernel  {kernel.name}: rows {axes}, {count}, {how}, {sides}{where}"
 
 
 @dataclass

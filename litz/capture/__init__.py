@@ -13,20 +13,26 @@ import torch.fx
 
 from litz.capture.autograd import through_autograd
 from litz.capture.decompositions import decompositions
-from litz.ir.graph import Graph
+from litz.capture.specialize import is_symbolic, sizes_of, specialize
+from litz.errors import UnsupportedOp
+from litz.ir.graph import Graph, origin_of
 from litz.trace import stage
 
 
 @stage("capture", "the functional ATen graph")
 def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     """Collect the tensors the module itself holds; copy it, since passes rewrite in place."""
-    copied = torch.fx.GraphModule(module, torch.fx.Graph())
-    copied.graph.output(copied.graph.graph_copy(module.graph, {}))
-    copied.recompile()
+    nodes = torch.fx.Graph()
+    nodes.output(nodes.graph_copy(module.graph, {}))
+    copied = torch.fx.GraphModule(module, nodes)
     attributes: dict[str, Any] = {}
     for node in copied.graph.nodes:
         if node.op == "get_attr":
-            attributes[str(node.target)] = _attribute(module, str(node.target))
+            path = str(node.target)
+            attributes[path] = _attribute(module, path)
+            if not isinstance(attributes[path], torch.Tensor):
+                user = next(iter(node.users), node)
+                raise UnsupportedOp(str(user.target), origin_of(user), "it calls another graph")
     return Graph(copied, kind=kind, attributes=attributes)
 
 
@@ -37,4 +43,11 @@ def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
     return found
 
 
-__all__ = ["capture", "decompositions", "through_autograd"]
+__all__ = [
+    "capture",
+    "decompositions",
+    "is_symbolic",
+    "sizes_of",
+    "specialize",
+    "through_autograd",
+]

@@ -17,11 +17,11 @@ from litz.ir.program import (
     Extern,
     Kernel,
     KernelGraph,
-    Loop,
     LoopProgram,
     ViewArg,
     read,
 )
+from litz.rewrite import Simplifier
 from litz.target import Target
 from litz.trace import stage
 
@@ -33,14 +33,15 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     inlined = inline_producers(program, config)
     groups, decisions = group_loops(inlined.body, inputs, target, config)
     outside = _needed_outside(program, groups)
+    simplifier = Simplifier(config.emulate_precision_casts)
     body: list[Kernel | Extern] = []
     for group in groups:
         if group.extern is not None:
             body.append(group.extern)
         else:
             needed = outside[group.position] | (group.writes & inputs)
-            kernel = make_kernel(group.loops, needed, config, _name(group, len(body)))
-            if kernel.phases and all(a.extent.attr for a in kernel.outer):
+            kernel = make_kernel(group.loops, needed, simplifier, _name(group, len(body)))
+            if kernel.phases and all(a.extent.number for a in kernel.outer):
                 body.append(kernel)
     made: tuple[Decision, ...] = (*inlined.decisions, *decisions)
     return KernelGraph(program.inputs, program.constants, tuple(body), program.outputs, made)
@@ -64,6 +65,3 @@ def _name(group: Group, number: int) -> str:
     ops = [o.op.split(".")[-2] if "." in o.op else o.op for lp in group.loops for o in lp.origins]
     words = [w for w in dict.fromkeys(ops) if w.isidentifier()]
     return "_".join([f"k{number}", *words[-4:]])
-
-
-__all__ = ["Loop", "fuse"]

@@ -147,9 +147,11 @@ class _Grouper:
         sequential = any(is_sequential(m.loop) for m in members)
         if not sequential:
             return None
-        widest = max(extent_of(m.inner) for m in members if not is_sequential(m.loop)) if any(
-            not is_sequential(m.loop) for m in members
-        ) else 0
+        widest = (
+            max(extent_of(m.inner) for m in members if not is_sequential(m.loop))
+            if any(not is_sequential(m.loop) for m in members)
+            else 0
+        )
         if rows < 2 * self.target.threads and rows * widest > WORTH_A_THREAD:
             return Misfit(f"{rows} rows would leave the pointwise part too few threads")
         row_bytes = sum(
@@ -165,5 +167,5 @@ class _Grouper:
 def buffer_bytes(buffer: Buffer) -> int:
     total = buffer.dtype.bytes
     for s in buffer.shape:
-        total *= s.attr
+        total *= s.number
     return total

@@ -36,6 +36,8 @@ from litz.ir.program import (
 HEAVY = 10
 # A load in one's own cache costs about this many additions: cheaper values are always recomputed.
 CHEAP = 6
+# More copies of a value than this are only worth it if it is cheap.
+MOST_SITES = 4
 # (the loop that finally computes the value, the index it is read at there; () is one's own)
 Site = tuple[int, tuple[Expr, ...]]
 
@@ -168,7 +170,8 @@ class _Inliner:
                 return f"recomputing it at {len(value.sites)} sites costs more than storing it"
             if value.cost_again > config.realize_opcount_threshold:
                 return "the chain recomputed at several sites exceeds realize_opcount_threshold"
-            if reads > config.realize_reads_threshold or len(value.sites) > 4 and cost > CHEAP:
+            many = len(value.sites) > MOST_SITES and cost > CHEAP
+            if reads > config.realize_reads_threshold or many:
                 return "recomputing its reads at several sites exceeds realize_reads_threshold"
         if value.repeats > 1 and (heavy or cost > CHEAP):
             return f"it would be computed {value.repeats} times for each element"
@@ -278,15 +281,15 @@ def guarded(root: Expr, guard: Expr) -> Expr:
 def _repeats(node: Expr, consumer: Loop) -> int:
     """How often one element is read; axes that do not matter and run innermost cost nothing."""
     order = [*consumer.axes, *consumer.reduced]
-    used: frozenset[Expr] = frozenset().union(*(i.axes for i in node.index)) if node.index else (
-        frozenset()
+    used: frozenset[Expr] = (
+        frozenset().union(*(i.axes for i in node.index)) if node.index else (frozenset())
     )
     while order and order[-1] not in used:
         order.pop()
     factor = 1
     for variable in order:
         if variable not in used and variable.extent.is_const:
-            factor *= variable.extent.attr
+            factor *= variable.extent.number
     return factor
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.config import Config
 from litz.fuse.rows import Member, Misfit, align, common_outer, is_sequential, places_of
 from litz.ir.expr import Expr, cast, integer, load, narrow, rebuild, substitute, transform
 from litz.ir.index import simplify
 from litz.ir.program import Buffer, Kernel, Loop, Origin, Phase, Store, loads
-from litz.rewrite import simplify_value
+from litz.rewrite import Simplifier
 
 
 @dataclass
@@ -28,7 +27,9 @@ class _Piece:
     level: int = 0
 
 
-def make_kernel(loops: list[Loop], needed: set[Buffer], config: Config, name: str) -> Kernel:
+def make_kernel(
+    loops: list[Loop], needed: set[Buffer], simplifier: Simplifier, name: str
+) -> Kernel:
     """Phases, scratch and forwarding for one group."""
     members = align(loops)
     assert not isinstance(members, Misfit), members.reason
@@ -38,7 +39,7 @@ def make_kernel(loops: list[Loop], needed: set[Buffer], config: Config, name: st
     _assign_levels(pieces)
     phases = _phases(pieces)
     phases, scratch = _make_local(phases, outer, needed)
-    phases = _simplified(phases, config)
+    phases = _simplified(phases, simplifier)
     origins: dict[Origin, None] = {}
     for loop in loops:
         origins.update(dict.fromkeys(loop.origins))
@@ -146,7 +147,7 @@ def _row(store: Store, outer: tuple[Expr, ...]) -> _Row:
     step = 1
     for n in reversed(shape):
         strides.insert(0, integer(step))
-        step *= n.attr
+        step *= n.number
     name, dtype = f"{store.buffer.name}_row", store.buffer.dtype.compute
     return _Row(Buffer(name, dtype, shape, tuple(strides)), dims)
 
@@ -171,16 +172,13 @@ def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:
     return Store(row.buffer, row.index(index), wide)
 
 
-def _simplified(phases: list[Phase], config: Config) -> list[Phase]:
+def _simplified(phases: list[Phase], simplifier: Simplifier) -> list[Phase]:
     """Value rules over every store, after forwarding has brought producers and readers together."""
-    emulate = config.emulate_precision_casts
     return [
         Phase(
             phase.inner,
             phase.is_reduction,
-            tuple(
-                Store(s.buffer, s.index, simplify_value(s.value, emulate)) for s in phase.stores
-            ),
+            tuple(Store(s.buffer, s.index, simplifier(s.value)) for s in phase.stores),
         )
         for phase in phases
     ]

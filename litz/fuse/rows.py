@@ -10,6 +10,7 @@ between them never leaves the cache. Example: in `m[i0] = max over r1 of x[i0, r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, integer, substitute, walk
 from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify, to_poly
@@ -88,7 +89,7 @@ def _anchored(loop: Loop) -> Member:
 def extent_of(axes: tuple[Expr, ...]) -> int:
     total = 1
     for a in axes:
-        total *= a.extent.attr
+        total *= a.extent.number
     return total
 
 
@@ -177,7 +178,7 @@ def _leading(loop: Loop, rows: int) -> Member | Misfit:
     for count, variable in enumerate(loop.axes):
         if total == rows:
             return Member(loop, loop.axes[:count], loop.axes[count:])
-        total *= variable.extent.attr
+        total *= variable.extent.number
     if total == rows:
         return Member(loop, loop.axes, ())
     return Misfit(f"its leading axes do not make {rows} rows")
@@ -194,7 +195,7 @@ def _mixed_radix(row: Expr, rows: int) -> tuple[Expr, ...] | None:
     for factor, variable in sorted(terms, key=lambda t: t[0]):
         if factor != expected:
             return None
-        expected *= variable.extent.attr
+        expected *= variable.extent.number
     if expected != rows:
         return None
     return tuple(v for _, v in sorted(terms, key=lambda t: -t[0]))
@@ -208,14 +209,14 @@ def _split_flattened(loop: Loop, row: Expr) -> Loop:
     for node in walk(row):
         if node.op == "floordiv" and node.args[0].op == "axis" and node.args[1].is_const:
             variable, by = node.args[0], node.args[1].attr
-            if variable in loop.axes and variable.extent.attr % by == 0:
+            if variable in loop.axes and variable.extent.number % by == 0:
                 return split_axis(loop, variable, by)
     return loop
 
 
 def split_axis(loop: Loop, variable: Expr, by: int) -> Loop:
     """loop a < n -> loop ah < n // by, al < by with a = ah * by + al."""
-    high = axis(f"{variable.attr}h", variable.extent.attr // by)
+    high = axis(f"{variable.attr}h", variable.extent.number // by)
     low = axis(f"{variable.attr}l", by)
     whole = simplify(ravel((high, low), (high.extent, low.extent)))
     axes = tuple(b for a in loop.axes for b in ((high, low) if a is variable else (a,)))
@@ -239,9 +240,7 @@ def _pieces(before: Loop, after: Loop) -> dict[Expr, Expr]:
 # -- the common order ------------------------------------------------------------------------
 
 
-def _checked(
-    members: list[Member], rows: int, makers: dict[Buffer, int]
-) -> list[Member] | Misfit:
+def _checked(members: list[Member], rows: int, makers: dict[Buffer, int]) -> list[Member] | Misfit:
     """Every read between members stays in its row."""
     for member in members:
         if extent_of(member.outer) != rows:
@@ -259,17 +258,17 @@ def _checked(
 
 
 def common_outer(members: list[Member]) -> tuple[Expr, ...] | Misfit:
-    """The coarsest axes of which every member's outer axes are products: 256 with 2 x 128 -> 2, 128."""
+    """The coarsest axes all members' outer axes are products of: 256 and 2 x 128 -> 2, 128."""
     marks = {1}
     for member in members:
         step = 1
         for variable in reversed(member.outer):
-            step *= variable.extent.attr
+            step *= variable.extent.number
             marks.add(step)
     chain = sorted(marks)
-    if any(big % small for small, big in zip(chain, chain[1:], strict=False)):
+    if any(big % small for small, big in pairwise(chain)):
         return Misfit("the rows are numbered in ways that have no common refinement")
-    extents = [big // small for small, big in zip(chain, chain[1:], strict=False)]
+    extents = [big // small for small, big in pairwise(chain)]
     return tuple(axis(f"o{k}", n) for k, n in enumerate(reversed(extents)))
 
 
@@ -279,7 +278,7 @@ def places_of(member: Member, outer: tuple[Expr, ...]) -> dict[Expr, Expr]:
     places: dict[Expr, Expr] = {}
     step = extent_of(member.outer)
     for variable in member.outer:
-        step //= variable.extent.attr
+        step //= variable.extent.number
         digit = floordiv(row, integer(step)) if step > 1 else row
         places[variable] = modulo(digit, variable.extent)
     for k, variable in enumerate(member.inner):

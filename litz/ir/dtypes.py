@@ -57,6 +57,4 @@ I8 = DType("i8", "i", 1, np.int8)
 U8 = DType("u8", "u", 1, np.uint8)
 BOOL = DType("bool", "b", 1, np.bool_)
 
-DTYPES: dict[str, DType] = {
-    d.name: d for d in (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)
-}
+DTYPES: dict[str, DType] = {d.name: d for d in (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)}

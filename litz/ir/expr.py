@@ -29,7 +29,7 @@ _SERIAL = itertools.count()
 class Expr:
     """A node. `op` names its kind, `attr` holds what is not an expression (value, name, buffer)."""
 
-    __slots__ = ("op", "args", "attr", "dtype", "axes", "serial", "simple", "__weakref__")
+    __slots__ = ("__weakref__", "args", "attr", "axes", "dtype", "op", "serial", "simple")
 
     op: str
     args: tuple[Expr, ...]
@@ -47,6 +47,12 @@ class Expr:
     @property
     def is_const(self) -> bool:
         return self.op == "const"
+
+    @property
+    def number(self) -> int:
+        """The value of an integer constant: a size or an index that is known."""
+        assert self.op == "const", f"{self} is not known at compile time"
+        return int(self.attr)
 
     @property
     def extent(self) -> Expr:
@@ -123,7 +129,7 @@ def integer(value: int) -> Expr:
 
 
 def axis(name: str, extent: Expr | int) -> Expr:
-    """A loop variable that runs over 0 .. extent-1. The extent is part of it: ranges need no context."""
+    """A loop variable over 0 .. extent-1. The extent is part of it, so ranges need no context."""
     size = integer(extent) if isinstance(extent, int) else extent
     return _node("axis", (size,), name, I64)
 
@@ -149,7 +155,7 @@ def cast(value: Expr, dtype: DType) -> Expr:
 
 
 def narrow(value: Expr, dtype: DType) -> Expr:
-    """A rounding to storage type that no program asked for; it disappears if the value stays inside."""
+    """A rounding to storage that no program asked for; it disappears if the value stays inside."""
     return value if value.dtype is dtype else _node("narrow", (value,), None, dtype)
 
 
@@ -160,7 +166,7 @@ def reduce(kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
 
 
 def scan(kind: str, along: Expr, value: Expr) -> Expr:
-    """The running combination of `value` up to and with the current position on the axis `along`."""
+    """The running combination of `value` up to and with the position on the axis `along`."""
     return _node("scan", (value, along), kind, value.dtype)
 
 

@@ -18,7 +18,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 @dataclass
 class Graph:
-    """`kind` is inference, forward or backward; `attributes` are tensors the module itself holds."""
+    """`kind` is inference, forward or backward; `attributes` are the module's own tensors."""
 
     module: torch.fx.GraphModule
     kind: str = "inference"
@@ -28,7 +28,6 @@ class Graph:
     @property
     def nodes(self) -> list[torch.fx.Node]:
         return list(self.module.graph.nodes)
-
 
     @property
     def constants(self) -> dict[str, Any]:

@@ -62,8 +62,9 @@ def _canonical(poly: Poly) -> Expr:
     return result
 
 
+@lru_cache(maxsize=4096)
 def to_poly(node: Expr) -> Poly:
-    """Read an expression as a polynomial over its atoms."""
+    """Read an expression as a polynomial over its atoms; shared, so never to be changed."""
     if node.is_const:
         return {(): node.attr} if node.attr else {}
     if node.op in ("add", "sub", "mul", "neg"):

@@ -103,10 +103,15 @@ class Environment:
         return as_strided(flat[offset:], shape, [flat.itemsize * step for step in strides])
 
     def target(self, buffer: Buffer) -> tuple[Array, list[Array]]:
-        """The array an access of a buffer goes to, and the indices in front of its own."""
+        """The array an access of a buffer goes to, and the indices in front of its own.
+
+        One of them is always zero, so that a scalar is indexed by arrays like all the rest.
+        """
+        zero = np.asarray(0)
         if buffer.name in self.scratch:
-            return self.scratch[buffer.name], [self.axes[a] for a in self.outer]
-        return self.elements(buffer), []
+            outer = [self.axes[a] for a in self.outer]
+            return self.scratch[buffer.name][np.newaxis], [zero, *outer]
+        return self.elements(buffer)[np.newaxis], [zero]
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
@@ -134,10 +139,9 @@ def _run(
     for buffer in program.constants:
         env.fill(buffer, constants[buffer.name])
     changed: set[Buffer] = set()
-    with np.errstate(all="ignore"):
-        for step in program.body:
-            _run_step(env, step, extern)
-            changed.update(written(step))
+    for step in program.body:
+        _run_step(env, step, extern)
+        changed.update(written(step))
     for item, given in zip(program.inputs, inputs, strict=True):
         if item in changed and isinstance(item, Buffer) and isinstance(given, np.ndarray):
             given[...] = env.elements(item)
@@ -210,15 +214,15 @@ def _run_group(
     full = tuple(env.number(a.extent) for a in axes) + (1,) * len(reduced)
     computed = []
     for store in stores:
-        index = [evaluate(i, env) for i in store.index]
-        computed.append((store, index, evaluate(store.value, env)))
+        value = convert(evaluate(store.value, env), store.buffer.dtype)
+        computed.append((store, [evaluate(i, env) for i in store.index], value))
     for store, index, value in computed:
         if store.buffer.name not in env.storage and store.buffer.name not in env.scratch:
             env.allocate(store.buffer)
         array, front = env.target(store.buffer)
         where = [np.broadcast_to(i, full) for i in (*front, *index)]
         _check_range(where, array.shape)
-        array[tuple(where)] = np.broadcast_to(convert(value, store.buffer.dtype), full)
+        array[tuple(where)] = np.broadcast_to(value, full)
 
 
 def _check_range(index: Sequence[Array], shape: tuple[int, ...]) -> None:
@@ -234,10 +238,11 @@ def _check_range(index: Sequence[Array], shape: tuple[int, ...]) -> None:
 
 def evaluate(root: Expr, env: Environment) -> Array:
     """The value of an expression at every point of the axes, each node computed once."""
-    for node in walk(root):
-        if node not in env.values:
-            value = _value(node, [env.values[a] for a in node.args], env)
-            env.values[node] = np.asarray(value)
+    with np.errstate(all="ignore"):
+        for node in walk(root):
+            if node not in env.values:
+                value = _value(node, [env.values[a] for a in node.args], env)
+                env.values[node] = np.asarray(value)
     return env.values[root]
 
 
@@ -303,8 +308,9 @@ def convert(values: Array, dtype: DType) -> Array:
     if dtype is BOOL:
         return np.not_equal(values, 0)
     if dtype.is_half:
-        single = values.astype(np.float32)
-        return _round_bf16(single) if dtype is BF16 else single.astype(np.float16)
+        with np.errstate(over="ignore"):
+            single = values.astype(np.float32)
+            return _round_bf16(single) if dtype is BF16 else single.astype(np.float16)
     if dtype.is_int and values.dtype.kind == "f":
         values = values.astype(np.int64)  # truncates; what does not fit then wraps, as an int does
     result: Array = values.astype(dtype.numpy, copy=False)

@@ -80,7 +80,7 @@ class ViewArg:
 
 @dataclass(frozen=True)
 class Extern:
-    """A call of an ATen (or custom) op. Operands are `ViewArg`, `Expr` sizes and plain constants."""
+    """A call of an ATen (or custom) op. Operands are `ViewArg`s, sizes and plain constants."""
 
     target: str
     args: tuple[Any, ...]
@@ -96,7 +96,7 @@ class Extern:
 class Output:
     """One result of the program: a tensor view, a size, a constant or None."""
 
-    value: ViewArg | Expr | None | int | float | bool
+    value: ViewArg | Expr | int | float | bool | None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,6 @@ class ScheduledKernel:
         """Independent pieces of work: outer points, the vector axis counted in chunks."""
         total = 1
         for a in self.kernel.outer:
-            n = a.extent.attr
+            n = a.extent.number
             total *= -(-n // self.choice.chunk) if a is self.choice.vector else n
         return total

@@ -280,7 +280,7 @@ def _declared(buffer: Buffer) -> str:
     """`x: f32[8, 128] strides (1, 8) on cuda`; strides only if they are not row-major."""
     text = f"{_name(buffer.name)}: {buffer.dtype}[{_list(buffer.shape)}]"
     if buffer.strides != tuple(product(buffer.shape[k + 1 :]) for k in range(len(buffer.shape))):
-        text += f" strides ({_list(buffer.strides)})"
+        text += f" strides {_tuple_text([expr_text(s) for s in buffer.strides])}"
     return text if buffer.device == "cpu" else f"{text} on {buffer.device}"
 
 

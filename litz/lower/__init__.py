@@ -17,7 +17,7 @@ from litz.errors import UnsupportedDevice, UnsupportedOp
 from litz.ir.expr import Expr
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg
+from litz.ir.program import Buffer, Loop, LoopProgram, Output, Store, ViewArg
 from litz.lower import create, gather, join, pointwise, reduce, view
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
@@ -124,6 +124,3 @@ def _output(known: dict[torch.fx.Node, Any], value: Any) -> Output:
     if isinstance(found, View):
         return Output(ViewArg(found.buffer, found.shape, found.strides, found.offset))
     return Output(found)
-
-
-__all__ = ["Extern", "lower"]

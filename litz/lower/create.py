@@ -81,7 +81,9 @@ def _arange_from(low: Lowering, like: torch.Tensor, start: Any, end: Any, **_: A
 
 
 @rule("iota", namespace="prims")
-def _iota(low: Lowering, like: torch.Tensor, length: int, *, start: int, step: int, **_: Any) -> View:
+def _iota(
+    low: Lowering, like: torch.Tensor, length: int, *, start: int, step: int, **_: Any
+) -> View:
     return _ramp(low, like, start, step)
 
 

@@ -14,7 +14,6 @@ from litz.ir.expr import Expr
 from litz.ir.program import Extern, ViewArg
 from litz.lower.values import Lowering, View
 
-
 # Ops whose out= overload takes exactly the operands of the functional one.
 WRITES_INTO = frozenset(
     {

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from litz.ir.expr import Expr, apply, cast, const
 from litz.ir.dtypes import I64
+from litz.ir.expr import Expr, apply, cast, const
 from litz.ir.index import ZERO
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, broadcast, widen

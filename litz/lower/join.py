@@ -1,4 +1,4 @@
-"""Ops that place tensors beside each other or repeat them: cat, pad, flip, repeat, roll, scatter of slices.
+"""Ops that place tensors beside each other or repeat them: cat, pad, flip, repeat, slice_scatter.
 
 In: views. Out: a loop whose loads are guarded: each reads its tensor only inside its own part of
 the result, so the join can be fused into whatever uses it. Example, cat of two columns:
@@ -17,7 +17,7 @@ from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ZERO, modulo, simplify
 from litz.ir.program import Loop, Store
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, Value, View, dtype_of, element, positions, to_storage, widen
+from litz.lower.values import Lowering, View, dtype_of, element, positions, to_storage, widen
 
 # A join of more parts is stored part by part: choosing costs one comparison a part and element.
 MOST_CHOSEN_PARTS = 4
@@ -40,15 +40,15 @@ def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
         return _store_parts(low, like, used, dim)
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        start = sum(v.shape[dim].attr for v in used)
+        start = sum(v.shape[dim].number for v in used)
         chosen: Expr | None = None
         for v in reversed(used):
-            start -= v.shape[dim].attr
-            inside = _between(p[dim], start, start + v.shape[dim].attr)
+            start -= v.shape[dim].number
+            inside = _between(p[dim], start, start + v.shape[dim].number)
             place = list(p)
             place[dim] = _shift(p[dim], -start)
             here = cast(v.at(place, inside), dtype.compute)
-            below = apply("lt", p[dim], integer(start + v.shape[dim].attr))
+            below = apply("lt", p[dim], integer(start + v.shape[dim].number))
             chosen = here if chosen is None else apply("where", below, here, chosen)
         return const(0, dtype.compute) if chosen is None else chosen
 
@@ -56,7 +56,7 @@ def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
 
 
 def _between(i: Expr, low: int, high: int) -> Expr:
-    extent = i.extent.attr if i.op == "axis" else 1
+    extent = i.extent.number if i.op == "axis" else 1
     after = None if low == 0 else apply("ge", i, integer(low))
     before = None if high >= extent else apply("lt", i, integer(high))
     tests = [t for t in (after, before) if t is not None]
@@ -76,7 +76,7 @@ def _store_parts(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
         value = to_storage(cast(part.at(here), target.dtype.compute), target.dtype)
         axes = tuple(a for a in here if a is not ZERO)
         low.body.append(Loop(axes, (), (Store(target, tuple(place), value),), (low.origin,)))
-        start += part.shape[dim].attr
+        start += part.shape[dim].number
     return low.whole(target)
 
 
@@ -93,9 +93,9 @@ def _pad(low: Lowering, like: torch.Tensor, x: View, pad: Sequence[int], fill: A
         inside = const(True, BOOL)
         place: list[Expr] = []
         for i, start, extent in zip(p, before, x.shape, strict=True):
-            test = _between(i, start, start + extent.attr)
-            inside = test if inside.is_const else inside if test.is_const else apply(
-                "and", inside, test
+            test = _between(i, start, start + extent.number)
+            inside = (
+                test if inside.is_const else inside if test.is_const else apply("and", inside, test)
             )
             place.append(_shift(i, -start))
         here = cast(x.at(place, inside), dtype.compute)
@@ -112,7 +112,7 @@ def _flip(low: Lowering, like: torch.Tensor, x: View, dims: Sequence[int]) -> Vi
 
     def value(p: tuple[Expr, ...]) -> Expr:
         place = [
-            simplify(apply("sub", integer(x.shape[d].attr - 1), i)) if d in flipped else i
+            simplify(apply("sub", integer(x.shape[d].number - 1), i)) if d in flipped else i
             for d, i in enumerate(p)
         ]
         return widen(x.at(place), x.dtype)
@@ -140,10 +140,10 @@ def _slice_scatter(
 ) -> View:  # fmt: skip
     """x with a slice replaced."""
     dim %= len(x.shape)
-    extent = x.shape[dim].attr
+    extent = x.shape[dim].number
     first = 0 if start is None else int(start)
     first = min(max(first + extent if first < 0 else first, 0), extent)
-    length = source.shape[dim].attr
+    length = source.shape[dim].number
     dtype = dtype_of(like.dtype)
     if length == 0 or dtype.kind == "x":
         raise NotGenerated("an empty slice, or a type that is not generated")
@@ -168,7 +168,7 @@ def _select_scatter(
 ) -> View:
     """x with one row along `dim` replaced."""
     dim %= len(x.shape)
-    row = int(place) + (x.shape[dim].attr if place < 0 else 0)
+    row = int(place) + (x.shape[dim].number if place < 0 else 0)
     dtype = dtype_of(like.dtype)
 
     def value(p: tuple[Expr, ...]) -> Expr:
@@ -177,6 +177,3 @@ def _select_scatter(
         return apply("where", chosen, element(source, rest, dtype), element(x, p, dtype))
 
     return low.pointwise(like, value)
-
-
-__all__ = ["MOST_CHOSEN_PARTS", "Value"]

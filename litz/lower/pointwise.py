@@ -64,18 +64,18 @@ _TORCH: dict[str, torch.dtype] = {
 # -- functions of one number -----------------------------------------------------------------
 
 # ATen name -> op. The result is floating: integers are converted to the result's type first.
-FLOAT_FUNCTIONS = {
-    name: name
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh "
-        "asinh acosh atanh erf erfc sigmoid sqrt rsqrt"
-    ).split()
-} | {"special_erf": "erf", "special_erfc": "erfc", "special_expm1": "expm1"}
+_SAME_NAME = """
+    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh
+    asinh acosh atanh erf erfc sigmoid sqrt rsqrt
+"""
+FLOAT_FUNCTIONS = {name: name for name in _SAME_NAME.split()} | {
+    "special_erf": "erf",
+    "special_erfc": "erfc",
+    "special_expm1": "expm1",
+}
 
 
-def _lower_float_function(
-    op: str, low: Lowering, like: torch.Tensor, x: Value, **_: Any
-) -> Value:
+def _lower_float_function(op: str, low: Lowering, like: torch.Tensor, x: Value, **_: Any) -> Value:
     return map_elements(low, like, partial(apply, op), [x], dtype_of(like.dtype))
 
 
@@ -168,12 +168,12 @@ BOOL_FUNCTIONS: dict[str, Scalar] = {
     "isnan": _is_nan,
     "isinf": _is_infinite,
     "isfinite": lambda x: apply("not", apply("or", _is_nan(x), _is_infinite(x))),
-    "isposinf": lambda x: apply("eq", x, const(math.inf, x.dtype))
-    if x.dtype.is_float
-    else const(False, BOOL),
-    "isneginf": lambda x: apply("eq", x, const(-math.inf, x.dtype))
-    if x.dtype.is_float
-    else const(False, BOOL),
+    "isposinf": lambda x: (
+        apply("eq", x, const(math.inf, x.dtype)) if x.dtype.is_float else const(False, BOOL)
+    ),
+    "isneginf": lambda x: (
+        apply("eq", x, const(-math.inf, x.dtype)) if x.dtype.is_float else const(False, BOOL)
+    ),
     "signbit": _sign_bit,
 }
 
@@ -272,7 +272,11 @@ def _divide(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
 def _divide_by_mode(
     low: Lowering, like: torch.Tensor, x: Value, y: Value, rounding_mode: str | None = None
 ) -> Value:
-    functions = {None: partial(apply, "div"), "floor": _floor_divide, "trunc": _truncate_divide}
+    functions: dict[str | None, Scalar] = {
+        None: partial(apply, "div"),
+        "floor": _floor_divide,
+        "trunc": _truncate_divide,
+    }
     return map_elements(low, like, functions[rounding_mode], [x, y], dtype_of(like.dtype))
 
 

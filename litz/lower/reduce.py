@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 
-from litz.ir.dtypes import BOOL, I64, DType
-from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, scan
-from litz.ir.index import ZERO, ravel, simplify
+from litz.ir.dtypes import BOOL, DType
+from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, scan, substitute
+from litz.ir.index import ZERO, simplify
 from litz.ir.ops import REDUCTIONS
 from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
@@ -39,9 +40,9 @@ class Reducer:
     def __init__(self, low: Lowering, x: View, dims: list[int]) -> None:
         self.low, self.x, self.dims = low, x, dims
         self.extents = [x.shape[d] for d in dims]
-        self.count = math.prod(e.attr for e in self.extents)
+        self.count = math.prod(e.number for e in self.extents)
         self.bound = tuple(
-            ZERO if e.attr == 1 else axis(f"r{d}", e)
+            ZERO if e.number == 1 else axis(f"r{d}", e)
             for d, e in zip(dims, self.extents, strict=True)
         )
         self.axes = tuple(a for a in self.bound if a is not ZERO)
@@ -72,15 +73,15 @@ class Reducer:
         return reduce(kind, self.axes, element_at(at))
 
     def unrolled(self, kind: str, value: Expr) -> Expr:
-        from itertools import product
-
         terms = []
-        for point in product(*(range(a.extent.attr) for a in self.axes)):
+        for point in product(*(range(a.extent.number) for a in self.axes)):
             place = dict(zip(self.axes, map(integer, point), strict=True))
             terms.append(simplify_at(value, place))
         combine = REDUCTIONS[kind].combine
         while len(terms) > 1:  # pairwise, as eager's sums are
-            pairs = [arithmetic(combine, a, b) for a, b in zip(terms[::2], terms[1::2])]
+            pairs = [
+                arithmetic(combine, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)
+            ]
             terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
         return terms[0]
 
@@ -94,8 +95,6 @@ class Reducer:
 
 def simplify_at(value: Expr, place: dict[Expr, Expr]) -> Expr:
     """The value with reduced axes at fixed positions."""
-    from litz.ir.expr import substitute
-
     return simplify(substitute(value, place))
 
 
@@ -254,9 +253,7 @@ def _variance_and_mean(
 
 
 @rule("cumsum")
-def _cumulative_sum(
-    low: Lowering, like: torch.Tensor, x: View, dim: int, **_: Any
-) -> View:
+def _cumulative_sum(low: Lowering, like: torch.Tensor, x: View, dim: int, **_: Any) -> View:
     _computable(x, like)
     dtype = dtype_of(like.dtype)
 
@@ -266,11 +263,3 @@ def _cumulative_sum(
         return here if along is ZERO else scan("sum", along, here)
 
     return low.pointwise(like, value)
-
-
-def flat_position(bound: Sequence[Expr]) -> Expr:
-    """Row-major number of a reduced position."""
-    return ravel(tuple(bound), tuple(a.extent if a.op == "axis" else integer(1) for a in bound))
-
-
-__all__ = ["Reducer", "flat_position", "reduced_dims", "I64"]

@@ -8,11 +8,12 @@ the fake result of the captured node. Raising `NotGenerated` hands the op to ATe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 Rule = Callable[..., Any]
+R = TypeVar("R", bound=Rule)
 RULES: dict[Any, Rule] = {}
 
 
@@ -20,13 +21,13 @@ class NotGenerated(Exception):
     """A rule met operands it does not cover; the op becomes an ATen call and is counted as one."""
 
 
-def rule(*names: str, namespace: str = "aten") -> Callable[[Rule], Rule]:
+def rule(*names: str, namespace: str = "aten") -> Callable[[R], R]:
     """Register a function for every functional overload of the named ops.
 
     `"max.dim"` names one overload; `"add"` all that neither write in place nor into `out=`.
     """
 
-    def register(function: Rule) -> Rule:
+    def register(function: R) -> R:
         for name in names:
             for overload in _overloads(namespace, name):
                 RULES[overload] = function

@@ -35,7 +35,7 @@ FROM_TORCH: dict[torch.dtype, DType] = {
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """The IR's type; a type we never compute with is opaque: it passes through extern calls only."""
+    """The IR's type; one we never compute with is opaque: it passes through extern calls only."""
     found = FROM_TORCH.get(dtype)
     if found is None:
         found = DType(str(dtype).removeprefix("torch."), "x", dtype.itemsize, bytes)
@@ -45,7 +45,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 @dataclass(frozen=True)
 class View:
-    """`index` maps positions (i0, i1, ...) to the buffer's index; strides and offset are eager's."""
+    """`index` maps positions (i0, i1, ...) to the buffer's; strides and offset are eager's."""
 
     buffer: Buffer
     shape: tuple[Expr, ...]
@@ -71,7 +71,7 @@ Value = View | Expr | int | float | bool | None
 def positions(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     """One axis for each dimension; a dimension of size one needs none: it is always at zero."""
     return tuple(
-        ZERO if s.is_const and s.attr == 1 else axis(f"i{k}", s) for k, s in enumerate(shape)
+        ZERO if s.is_const and s.number == 1 else axis(f"i{k}", s) for k, s in enumerate(shape)
     )
 
 
@@ -111,7 +111,7 @@ class Lowering:
         step = 1
         for s in reversed(shape):
             strides.insert(0, integer(step))
-            step *= max(s.attr, 1)
+            step *= max(s.number, 1)
         made = Buffer(name, dtype, shape, tuple(strides))
         self.base_offset[made] = 0
         return made
@@ -173,7 +173,7 @@ def broadcast(view: View, position: Sequence[Expr]) -> tuple[Expr, ...]:
     """The position in `view` that broadcasting reads for a position of the result."""
     tail = position[len(position) - len(view.shape) :]
     return tuple(
-        ZERO if s.is_const and s.attr == 1 else p for s, p in zip(view.shape, tail, strict=True)
+        ZERO if s.is_const and s.number == 1 else p for s, p in zip(view.shape, tail, strict=True)
     )
 
 

@@ -56,7 +56,7 @@ def _expand(low: Lowering, like: torch.Tensor, x: View, *_: Any, **__: Any) -> V
     here = positions(sizes(like.shape))
     tail = here[len(here) - len(x.shape) :]
     index = tuple(
-        ZERO if s.is_const and s.attr == 1 else p for s, p in zip(x.shape, tail, strict=True)
+        ZERO if s.is_const and s.number == 1 else p for s, p in zip(x.shape, tail, strict=True)
     )
     return low.window(x, like, index)
 
@@ -72,7 +72,7 @@ def _unsqueeze(low: Lowering, like: torch.Tensor, x: View, dim: int) -> View:
 def _squeeze(low: Lowering, like: torch.Tensor, x: View, dim: Any = None) -> View:
     rank = len(x.shape)
     wanted = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    gone = {d % rank for d in wanted if x.shape[d % rank].attr == 1} if rank else set()
+    gone = {d % rank for d in wanted if x.shape[d % rank].number == 1} if rank else set()
     here = iter(positions(sizes(like.shape)))
     return low.window(x, like, tuple(ZERO if d in gone else next(here) for d in range(rank)))
 
@@ -83,7 +83,7 @@ def _slice(
     end: Any = None, step: int = 1,
 ) -> View:  # fmt: skip
     dim %= len(x.shape)
-    extent = x.shape[dim].attr
+    extent = x.shape[dim].number
     begin = 0 if start is None else int(start)
     begin = min(max(begin + extent if begin < 0 else begin, 0), extent)
     index = list(positions(sizes(like.shape)))
@@ -96,7 +96,7 @@ def _select(low: Lowering, like: torch.Tensor, x: View, dim: int, place: int) ->
     dim %= len(x.shape)
     place = int(place)
     index = list(positions(sizes(like.shape)))
-    index.insert(dim, integer(place + x.shape[dim].attr if place < 0 else place))
+    index.insert(dim, integer(place + x.shape[dim].number if place < 0 else place))
     return low.window(x, like, tuple(index))
 
 
@@ -178,9 +178,9 @@ def _index_at_address(low: Lowering, base: Any, flat: Expr) -> tuple[Expr, ...]:
     order = sorted(range(len(base.shape)), key=lambda d: -base.strides[d].attr)
     expected = 1
     for d in reversed(order):
-        if base.shape[d].attr != 1 and base.strides[d].attr != expected:
+        if base.shape[d].number != 1 and base.strides[d].attr != expected:
             raise low.unsupported("as_strided of a tensor whose memory has gaps or overlaps")
-        expected *= base.shape[d].attr
+        expected *= base.shape[d].number
     digits = unravel(flat, tuple(base.shape[d] for d in order))
     index: list[Expr] = [ZERO] * len(order)
     for d, digit in zip(order, digits, strict=True):

@@ -68,7 +68,6 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
             changes[each.name] = _run(each, graph, trace)
     run_hook("post_grad_custom_post_pass", config.post_grad_custom_post_pass, graph)
     graph.module.graph.lint()
-    graph.module.recompile()
     graph.module.meta["passes"] = changes
     return graph
 

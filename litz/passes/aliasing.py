@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,15 +27,14 @@ class Aliases:
         self._outputs: set[Node] = set(nodes[-1].all_input_nodes)
         self._roots: dict[Node, Node] = {}
         self._mutated: set[Node] = set()
+        viewed = {n: source for n in nodes if (source := viewed_operand(n)) is not None}
         for node in nodes:
-            viewed = viewed_operand(node)
-            self._roots[node] = node if viewed is None else self._roots[viewed]
+            self._roots[node] = self._roots[viewed[node]] if node in viewed else node
             self._mutated.update(self._roots[n] for n in written_operands(node))
         self._leaving: set[Node] = set(self._outputs)
-        for node in reversed(nodes):
-            viewed = viewed_operand(node)
-            if viewed is not None and node in self._leaving:
-                self._leaving.add(viewed)
+        for node in reversed(viewed):
+            if node in self._leaving:
+                self._leaving.add(viewed[node])
 
     def leaves(self, node: Node) -> bool:
         """Whether the memory of a node is returned: as itself or through views."""
@@ -69,34 +69,45 @@ class Aliases:
 
 def viewed_operand(node: Node) -> Node | None:
     """The operand whose memory a node shares, or None if it has memory of its own."""
-    if node.op != "call_function":
+    if node.op != "call_function" or not node.args:
         return None
-    first = node.args[0] if node.args else None
-    if node.target is operator.getitem or node.target in _UNANNOTATED_VIEWS:
-        return first if isinstance(first, Node) else None
     if isinstance(node.target, OpOverload):
-        shares = torch.Tag.maybe_aliasing_or_mutating in node.target.tags
-        if shares or any(r.alias_info is not None for r in node.target._schema.returns):
-            return next(_operands(node, write=None), first if isinstance(first, Node) else None)
-    return None
+        shared = _shared_and_written(node.target)[0]
+        return next(_operands(node, shared), None)
+    first = node.args[0]
+    return first if node.target is operator.getitem and isinstance(first, Node) else None
 
 
 def written_operands(node: Node) -> list[Node]:
     """The operands that a node writes into."""
     if node.op == "call_function" and isinstance(node.target, OpOverload):
-        return list(_operands(node, write=True))
+        return list(_operands(node, _shared_and_written(node.target)[1]))
     return []
 
 
-def _operands(node: Node, write: bool | None) -> Iterator[Node]:
-    """Tensor operands with an alias annotation in the op's schema."""
-    assert isinstance(node.target, OpOverload)
-    for position, argument in enumerate(node.target._schema.arguments):
-        info = argument.alias_info
-        if info is None or (write is not None and info.is_write != write):
-            continue
-        given: Any = node.kwargs.get(argument.name)
-        if position < len(node.args):
-            given = node.args[position]
+Place = tuple[int, str]  # of an argument: its position and its name
+
+
+@cache
+def _shared_and_written(target: OpOverload) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+    """The arguments whose memory an op's result shares, and those it writes into."""
+    schema = target._schema
+    annotated = [
+        ((position, argument.name), argument.alias_info)
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None
+    ]
+    written = tuple(place for place, info in annotated if info.is_write)
+    if any(r.alias_info is not None for r in schema.returns):
+        return tuple(place for place, _ in annotated), written
+    unannotated = torch.Tag.maybe_aliasing_or_mutating in target.tags
+    if unannotated or target in _UNANNOTATED_VIEWS:
+        return ((0, schema.arguments[0].name),), written
+    return (), written
+
+
+def _operands(node: Node, places: tuple[Place, ...]) -> Iterator[Node]:
+    for position, name in places:
+        given: Any = node.args[position] if position < len(node.args) else node.kwargs.get(name)
         items = given if isinstance(given, (list, tuple)) else [given]
         yield from (item for item in items if isinstance(item, Node))

@@ -17,15 +17,28 @@ _SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 _KNOWN_NAMESPACES = ("aten", "prims")
 
 
+# By op, since torch's own answer takes a while: whether it writes, draws random numbers, asserts
+# or is registered as having an effect.
+_EFFECTS: dict[OpOverload, bool] = {}
+
+
+def _has_effect(node: Node, target: OpOverload) -> bool:
+    known = _EFFECTS.get(target)
+    if known is None:
+        draws = torch.Tag.nondeterministic_seeded in target.tags
+        known = draws or target._schema.is_mutable or node.is_impure()
+        _EFFECTS[target] = known
+    return known
+
+
 def is_removable(node: Node) -> bool:
     """Whether a node that nothing uses has no other effect."""
+    if isinstance(node.target, OpOverload):
+        return not _has_effect(node, node.target)
     if node.op == "get_attr":
         return True
-    return (
-        node.op == "call_function"
-        and not node.is_impure()
-        and not isinstance(node.target, HigherOrderOperator)
-    )
+    is_call = node.op == "call_function" and not isinstance(node.target, HigherOrderOperator)
+    return is_call and not node.is_impure()
 
 
 def is_repeatable(node: Node) -> bool:

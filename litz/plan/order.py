@@ -29,10 +29,10 @@ def order_steps(graph: KernelGraph) -> KernelGraph:
 
 def byte_size(buffer: Buffer) -> int:
     """Bytes from the first to the last element."""
-    if any(n.attr == 0 for n in buffer.shape):
+    if any(n.number == 0 for n in buffer.shape):
         return 0
     steps = zip(buffer.shape, buffer.strides, strict=True)
-    return buffer.dtype.bytes * (1 + sum((n.attr - 1) * s.attr for n, s in steps))
+    return buffer.dtype.bytes * (1 + sum((n.number - 1) * s.number for n, s in steps))
 
 
 def intermediates(graph: KernelGraph) -> set[Buffer]:
@@ -65,7 +65,7 @@ def peak_bytes(body: tuple[Step, ...], graph: KernelGraph) -> int:
 
 
 def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
-    """For each step the steps that must run before it: its makers, and readers of what it updates."""
+    """For each step those that must run before it: its makers, and readers of what it updates."""
     makers: dict[Buffer, list[int]] = defaultdict(list)
     readers: dict[Buffer, list[int]] = defaultdict(list)
     result: list[set[int]] = []

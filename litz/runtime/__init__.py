@@ -1,13 +1,11 @@
 """Stage 9: a plan and its machine code become a callable.
 
-In: `Plan`, `Source`, `Binary`. Out: `CompiledGraph`, which takes the list of inputs and returns the list of
-outputs. Kernels between two ATen calls run in one native call; intermediates live in one arena;
-outputs are all that is allocated.
+In: `Plan`, `Source`, `Binary`. Out: `CompiledGraph`, which takes the list of inputs and returns the
+list of outputs. Kernels between two ATen calls run in one native call; intermediates live in one
+arena; outputs are all that is allocated.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
@@ -27,4 +25,4 @@ def link(
     return CompiledGraph(plan, source, binary, make_steps(plan, source, binary), constants, config)
 
 
-__all__ = ["Any", "CompiledGraph", "link"]
+__all__ = ["CompiledGraph", "link"]

@@ -42,12 +42,12 @@ class Workspace:
 class CompiledGraph:
     """Runs the steps in order. Holds no state of a call."""
 
-    _boxed_call = True  # AOTAutograd then passes the inputs as one list
-
     def __init__(
         self, plan: Plan, source: Source, binary: Binary, steps: list[Step],
         constants: dict[str, torch.Tensor], config: Config,
     ) -> None:  # fmt: skip
+        # AOTAutograd then passes the inputs as one list; wrappers copy only instance attributes.
+        self._boxed_call = True
         self.plan, self.source, self.binary, self.steps = plan, source, binary, steps
         self.config = config
         graph = plan.graph

@@ -14,7 +14,7 @@ import torch
 
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr
-from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg
+from litz.ir.program import Buffer, Extern, Plan, ViewArg
 from litz.ir.source import Binary, Source
 
 TO_TORCH: dict[str, torch.dtype] = {
@@ -38,7 +38,7 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def numbers(sizes: tuple[Expr, ...]) -> tuple[int, ...]:
-    return tuple(s.attr for s in sizes)
+    return tuple(s.number for s in sizes)
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,13 @@ def _freed_after(plan: Plan, position: int) -> tuple[str, ...]:
 def as_buffer_view(arena: torch.UntypedStorage, buffer: Buffer, offset: int) -> torch.Tensor:
     """A tensor over bytes of the arena."""
     dtype = torch_dtype(buffer.dtype)
-    empty = torch.empty(0, dtype=dtype)
-    return empty.set_(arena, offset // dtype.itemsize, numbers(buffer.shape), numbers(buffer.strides))  # type: ignore
+    start = offset // dtype.itemsize
+    view = torch.empty(0, dtype=dtype)
+    view.set_(arena, start, numbers(buffer.shape), numbers(buffer.strides))  # type: ignore[call-overload]
+    return view
 
 
 def is_whole(view: ViewArg) -> bool:
     """Whether a window shows its buffer exactly."""
     buffer = view.buffer
-    return (
-        view.shape == buffer.shape and view.strides == buffer.strides and view.offset.attr == 0
-    )
-
-
-__all__ = ["ExternStep", "Kernel", "NativeStep", "Step", "make_steps"]
+    return view.shape == buffer.shape and view.strides == buffer.strides and view.offset.attr == 0

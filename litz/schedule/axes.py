@@ -9,15 +9,18 @@ In: a flat `Kernel`. Out: an equal one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
-from litz.ir.expr import Expr, axis, rebuild, reduce, substitute, transform, walk
+from litz.ir.expr import Expr, axis, rebuild, reduce, transform, walk
 from litz.ir.index import floordiv, modulo, ravel, simplify
 from litz.ir.program import Kernel, Phase, Store, exprs_of
 
 Axes = tuple[Expr, ...]
 
 
-def replace_axes(kernel: Kernel, places: Mapping[Expr, Axes], values: Mapping[Expr, Expr]) -> Kernel:
+def replace_axes(
+    kernel: Kernel, places: Mapping[Expr, Axes], values: Mapping[Expr, Expr]
+) -> Kernel:
     """Put new axes in the place of old ones and write the old ones in terms of them."""
     memo: dict[Expr, Expr] = {}
 
@@ -25,7 +28,7 @@ def replace_axes(kernel: Kernel, places: Mapping[Expr, Axes], values: Mapping[Ex
         return tuple(new for a in axes for new in places.get(a, (a,)))
 
     def rewritten(root: Expr) -> Expr:
-        return _simplified(_substitute(root, values, places, memo))
+        return simplify(_substitute(root, values, places, memo))
 
     phases = tuple(
         Phase(
@@ -56,11 +59,6 @@ def _substitute(
     return transform(root, change, memo)
 
 
-def _simplified(root: Expr) -> Expr:
-    """Index arithmetic anywhere below: `simplify` descends through loads and values."""
-    return simplify(root)
-
-
 def _divided_axis(kernel: Kernel) -> tuple[Expr, int] | None:
     """An axis that stands under a division by a factor of its extent."""
     for root in exprs_of(kernel):
@@ -68,7 +66,7 @@ def _divided_axis(kernel: Kernel) -> tuple[Expr, int] | None:
             if node.op not in ("floordiv", "mod") or node.dtype.name != "i64":
                 continue
             variable, by = node.args
-            if variable.op == "axis" and by.is_const and variable.extent.attr % by.attr == 0:
+            if variable.op == "axis" and by.is_const and variable.extent.number % by.attr == 0:
                 return variable, by.attr
     return None
 
@@ -85,7 +83,7 @@ def split_axes(kernel: Kernel) -> Kernel:
         variable, by = found
         if _scanned(kernel, variable):
             return kernel
-        high = axis(f"{variable.attr}h", variable.extent.attr // by)
+        high = axis(f"{variable.attr}h", variable.extent.number // by)
         low = axis(f"{variable.attr}l", by)
         whole = ravel((high, low), (high.extent, low.extent))
         kernel = replace_axes(kernel, {variable: (high, low)}, {variable: whole})
@@ -104,7 +102,7 @@ def merge_axes(kernel: Kernel) -> Kernel:
     while changed:
         changed = False
         for axes in [kernel.outer, *(p.inner for p in kernel.phases)]:
-            for first, second in zip(axes, axes[1:], strict=False):
+            for first, second in pairwise(axes):
                 merged = _merged(kernel, first, second)
                 if merged is not None:
                     kernel, changed = merged, True
@@ -122,7 +120,7 @@ def _merged(kernel: Kernel, first: Expr, second: Expr) -> Kernel | None:
         together = [a for a in other if a is first or a is second]
         if together and together != [first, second]:
             return None
-    whole = axis(f"{first.attr}{second.attr}", first.extent.attr * second.extent.attr)
+    whole = axis(f"{first.attr}{second.attr}", first.extent.number * second.extent.number)
     values = {first: floordiv(whole, second.extent), second: modulo(whole, second.extent)}
     places: dict[Expr, Axes] = {first: (whole,), second: ()}
     merged = replace_axes(kernel, places, values)
@@ -152,18 +150,6 @@ def reorder_outer(kernel: Kernel, outer: Axes) -> Kernel:
 def reorder_inner(kernel: Kernel, inner: list[Axes]) -> Kernel:
     """The same points of each phase in another order."""
     phases = tuple(
-        Phase(axes, p.is_reduction, p.stores)
-        for axes, p in zip(inner, kernel.phases, strict=True)
+        Phase(axes, p.is_reduction, p.stores) for axes, p in zip(inner, kernel.phases, strict=True)
     )
     return Kernel(kernel.name, kernel.outer, phases, kernel.scratch, kernel.origins)
-
-
-__all__ = [
-    "canonical_axes",
-    "merge_axes",
-    "reorder_inner",
-    "reorder_outer",
-    "replace_axes",
-    "split_axes",
-    "substitute",
-]

@@ -14,10 +14,10 @@ from litz.ir.program import Buffer, Kernel, Phase, Store, read, written
 
 def span(buffer: Buffer) -> int:
     """Elements from the first to the last of a buffer."""
-    if any(n.attr == 0 for n in buffer.shape):
+    if any(n.number == 0 for n in buffer.shape):
         return 0
     steps = zip(buffer.shape, buffer.strides, strict=True)
-    return 1 + sum((n.attr - 1) * s.attr for n, s in steps)
+    return 1 + sum((n.number - 1) * s.number for n, s in steps)
 
 
 def flatten_buffers(kernel: Kernel) -> tuple[Kernel, tuple[Buffer, ...]]:

@@ -1,7 +1,7 @@
 """Choose the axis that runs in vector lanes, and the order of the others.
 
-In: a flat `Kernel` and a `Target`. Out: the kernel with that axis last, and a `Choice`. Every access
-is costed along each candidate: an element a lane costs a lane's share if it lies beside its
+In: a flat `Kernel` and a `Target`. Out: the kernel with that axis last, and a `Choice`. Every
+access is costed along each candidate: an element a lane costs a lane's share if it lies beside its
 neighbour, and all of it if it does not. Example: a column sum runs its columns (outer) in lanes,
 a row sum its row (inner).
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from litz.config import Config
 from litz.ir.expr import Expr, walk
-from litz.ir.index import ZERO, coefficient
+from litz.ir.index import coefficient
 from litz.ir.ops import OPS
 from litz.ir.program import Kernel, Phase, Store, loads
 from litz.ir.scheduled import Choice
@@ -40,7 +40,7 @@ def _access_cost(index: Expr, variable: Expr, lanes: int, strided: float) -> flo
     if variable not in index.axes:
         return 0.0
     found = coefficient(index, variable)
-    together = min(lanes, max(variable.extent.attr, 1))
+    together = min(lanes, max(variable.extent.number, 1))
     if found is not None and found[0].is_const and found[0].attr == 1:
         return 1.0 / together
     return strided
@@ -52,7 +52,7 @@ def _phase_cost(phase: Phase, variable: Expr, lanes: int) -> float:
         total += _access_cost(store.index[0], variable, lanes, SCATTERED_STORE)
         total += sum(_access_cost(n.index[0], variable, lanes, 1.0) for n in loads(store.value))
     work = sum(op_cost(s) for s in phase.stores)
-    return total + work / (8 * min(lanes, max(variable.extent.attr, 1)))
+    return total + work / (8 * min(lanes, max(variable.extent.number, 1)))
 
 
 def op_cost(store: Store) -> int:
@@ -79,7 +79,7 @@ def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...
 def _points(phase: Phase) -> int:
     total = 1
     for a in phase.inner:
-        total *= a.extent.attr
+        total *= a.extent.number
     return total
 
 
@@ -107,7 +107,7 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
     kernel = reorder_outer(kernel, _store_order(kernel, best, config))
     if sequential:
         lanes *= COLUMN_VECTORS
-        while lanes > best.extent.attr and lanes > 1:
+        while lanes > best.extent.number and lanes > 1:
             lanes //= 2
     chunk = _chunk(kernel, best, lanes, target)
     return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
@@ -129,10 +129,10 @@ def _store_order(kernel: Kernel, best: Expr, config: Config) -> tuple[Expr, ...]
 
 def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: Target) -> int:
     """Enough tasks for the threads to share evenly, each a whole number of vectors."""
-    n = vector.extent.attr
+    n = vector.extent.number
     others = 1
     for a in kernel.outer:
-        others *= a.extent.attr if a is not vector else 1
+        others *= a.extent.number if a is not vector else 1
     pieces = -(-4 * target.threads // max(others, 1))
     size = max(-(-n // pieces), 4 * lanes)
     return max(min(-(-size // lanes) * lanes, n), 1)
@@ -145,6 +145,3 @@ def grain(kernel: Kernel, chunk: int, config: Config) -> int:
         cost = sum(max(op_cost(s) / 8, 1.0) for s in phase.stores)
         work += cost * _points(phase)
     return max(int(config.cpp.min_chunk_size / max(work * chunk, 1.0)), 1)
-
-
-__all__ = ["ZERO", "natural_lanes", "vectorize"]

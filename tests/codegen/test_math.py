@@ -130,7 +130,7 @@ def test_subnormal_arguments_are_not_flushed(name: str) -> None:
     x = np.arange(1, 2**23, 611, dtype=np.uint32).view(np.float32)
     x = np.concatenate([x, -x])
     assert_accurate(name, "f32", [x], Compiled(name, "f32", 16)(x))
-    if name in ODD:
+    if name in ODD and name != "erf":
         assert same_bits(Compiled(name, "f32", 16)(x), x).all()
 
 
@@ -154,7 +154,9 @@ def test_sine_of_huge_arguments_keeps_all_bits() -> None:
 def test_special_pairs_match_eager(name: str, dtype: str) -> None:
     x, y = (a.ravel() for a in np.meshgrid(specials(dtype), specials(dtype)))
     got = Compiled(name, dtype, LANES[dtype])(x, y)
-    want = getattr(torch, name)(torch.from_numpy(x), torch.from_numpy(y)).numpy()
+    # One element at a time: eager's vectors give fmod(1, 1e-45) = NaN, its scalars 0.
+    pairs = zip(torch.from_numpy(x), torch.from_numpy(y), strict=True)
+    want = torch.stack([getattr(torch, name)(*pair) for pair in pairs]).numpy()
     plain = np.isfinite(want) & (want != 0)
     assert same_bits(got[~plain], want[~plain]).all()
     np.testing.assert_allclose(got[plain], want[plain], rtol=1e-6)

@@ -80,7 +80,7 @@ SIMPLIFICATIONS = [
     # a number from memory may be anything: products of it wrap, and then division is not exact
     ("x[i] * 8 // 8", "x[i] * 8 // 8"),
     ("x[i] * x[j] % x[j]", "x[i] * x[j] % x[j]"),
-    ("x[i] * 4611686018427387904 * 4", "0"),
+    ("x[i] * 9223372036854775807 * 3", "x[i] * 9223372036854775805"),
     ("check_index(x[i], 8) * 16 // 8", "check_index(x[i], 8) * 2"),
 ]
 MEMORY = {"x": parse_program("input x: i64[128]").inputs[0]}

@@ -8,7 +8,7 @@ OpenMP's, from the very library torch runs on, so that both share one pool.
 
 from __future__ import annotations
 
-from litz.ir.program import Extern, Kernel, Plan
+from litz.ir.program import Kernel, Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import ARENA, ERROR_FLAG, Segment
 
@@ -145,6 +145,3 @@ def _segment(segment: Segment) -> str:
     calls = [f"  call void @litz_step_{k}(ptr %table)" for k in segment.kernels]
     head = f"define void @{segment.name}(ptr %table) #0 {{"
     return "\n".join([head, *calls, "  ret void", "}", ""])
-
-
-__all__ = ["Extern", "driver_text", "segments", "table_layout"]

@@ -1,8 +1,9 @@
 """The emitter: a scheduled kernel becomes one LLVM function.
 
-In: `ScheduledKernel`. Out: LLVM IR text of `void @name(ptr args, i64 begin, i64 end)`, which runs the
-tasks begin..end-1. `args` holds one pointer a buffer and, last, the error flag. A task is a point of
-the outer axes (a chunk of the vector axis counts as one); inside it the phases run in order.
+In: `ScheduledKernel`. Out: LLVM IR text of `void @name(ptr args, i64 begin, i64 end)`, which runs
+the tasks begin..end-1. `args` holds one pointer a buffer and, last, the error flag. A task is a
+point of the outer axes (a chunk of the vector axis counts as one); inside it the phases run in
+order.
 
     for task in begin..end:            outer axes from the task's number
         for each phase:                inner axes, the last in lanes, the tail masked
@@ -13,11 +14,11 @@ from __future__ import annotations
 
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.ops import stored_type
-from litz.codegen.llvm.reductions import Reduction, identity
+from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scope import I64, Scope, Scopes
 from litz.codegen.llvm.values import Values
-from litz.ir.expr import Expr, walk
-from litz.ir.program import Phase, Store
+from litz.ir.expr import Expr, reduce, walk
+from litz.ir.program import Phase, Store, read, written
 from litz.ir.scheduled import ScheduledKernel
 
 POINTER = Type("ptr", 1)
@@ -55,12 +56,13 @@ class KernelEmitter:
 
     def _arguments(self) -> None:
         b, values = self.b, self.values
+        flat = {buffer.name: buffer for buffer in (*written(self.kernel), *read(self.kernel))}
         for k in range(len(self.scheduled.arguments)):
-            values.pointers[self._flat(k)] = self._argument(k)
+            values.pointers[flat[f"b{k}"]] = self._argument(k)
         copies = self.choice.lanes if self.choice.vector is not None else 1
         for row in self.kernel.scratch:
             kind = stored_type(row.dtype, 1)
-            count = row.shape[0].attr * copies
+            count = row.shape[0].number * copies
             # A row stays within a cache line's alignment, so that whole vectors load in one.
             values.pointers[row] = b.emit(f"alloca [{count} x {kind}], align 64", POINTER)
             values.local[row] = copies
@@ -68,20 +70,6 @@ class KernelEmitter:
         b.lines.append(f"  store i32 0, {values.errors}")
         values.safe = b.emit("alloca i64, align 8", POINTER)
         b.lines.append(f"  store i64 0, {values.safe}")
-
-    def _flat(self, k: int) -> object:
-        return self._by_name[f"b{k}"]
-
-    @property
-    def _by_name(self) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for phase in self.kernel.phases:
-            for store in phase.stores:
-                found[store.buffer.name] = store.buffer
-                for node in walk(store.value, *store.index):
-                    if node.op == "load":
-                        found[node.buffer.name] = node.buffer
-        return found
 
     def _argument(self, k: int) -> Value:
         slot = self.b.emit(f"getelementptr ptr, ptr %args, i64 {k}", POINTER)
@@ -109,7 +97,7 @@ class KernelEmitter:
             extra.append(self._digit(left, n))
             left = b.emit(f"udiv {left}, {n}", I64) if n > 1 else left
         for k, a in enumerate(reversed(axes)):
-            n = a.extent.attr
+            n = a.extent.number
             last = k == len(axes) - 1
             self.values.axis_level[a] = level
             self.scopes.bind(level, a, left if last else self._digit(left, n))
@@ -123,7 +111,7 @@ class KernelEmitter:
         """The vector axis is an outer one: each lane is a row of its own."""
         vector, chunk, lanes = self.choice.vector, self.choice.chunk, self.choice.lanes
         assert vector is not None
-        n = vector.extent.attr
+        n = vector.extent.number
         (piece,) = self._bind_tasks(task, [-(-n // chunk)])
         b = self.b
         start = b.mul(piece, chunk)
@@ -175,7 +163,7 @@ class KernelEmitter:
         self.values.lanes = saved
 
     def _unroll(self, phase: Phase, lanes: int) -> int:
-        n = phase.inner[-1].extent.attr
+        n = phase.inner[-1].extent.number
         unroll = self.choice.unroll
         while unroll > 1 and n < lanes * unroll:
             unroll //= 2
@@ -195,7 +183,7 @@ class KernelEmitter:
             self._body(reductions, inside, 0)
             return
         variable, *rest = axes
-        n = variable.extent.attr
+        n = variable.extent.number
         if in_lanes and not rest and self.values.lanes > 1:
             self._in_lanes(variable, n, reductions, inside, unroll)
             return
@@ -255,9 +243,4 @@ class KernelEmitter:
 
 def _as_reduce(scan: Expr) -> Expr:
     """A scan's accumulator starts as its reduction's does."""
-    from litz.ir.expr import reduce
-
     return reduce(scan.attr, (), scan.args[0])
-
-
-__all__ = ["KernelEmitter", "identity"]

@@ -2,7 +2,8 @@
 
 In: nothing. Out: `measure() -> [Row]` and `markdown(rows) -> str`. Each function is compiled for
 this machine and compared with float64 (f32) or with 60 digits (f64). Example:
-`Compiled("exp", "f32", 16)(array)` is exp of a NumPy array, through the IR that kernels inline.
+`Compiled("exp", "f32", 16)(array)` is exp of a NumPy array, through the IR that kernels inline;
+`python -m litz.codegen.llvm.math_accuracy > docs/math-accuracy.md` writes the page.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def optimized(name: str, dtype: str, lanes: int, machine: llvm.TargetMachine) ->
 class Compiled:
     """One math function at one width, as a function of NumPy arrays."""
 
-    def __init__(self, name: str, dtype: str, lanes: int, cpu: str = "", features: str = "") -> None:
+    def __init__(
+        self, name: str, dtype: str, lanes: int, cpu: str = "", features: str = ""
+    ) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         # The engine owns its machine: one each.
@@ -140,7 +143,7 @@ def specials(dtype: str) -> Array:
 
 
 def samples(name: str, dtype: str, count: int, seed: int = 0) -> list[Array]:
-    """Operands: special values (all pairs of them), every so many bit patterns, ordinary numbers."""
+    """Operands: special values (pairs of them), bit patterns at a stride, ordinary numbers."""
     random = np.random.default_rng(seed)
     bits = 32 if dtype == "f32" else 64
     ordinary = (random.standard_normal(count // 3) * 8).astype(_NUMPY[dtype])
@@ -156,9 +159,7 @@ def samples(name: str, dtype: str, count: int, seed: int = 0) -> list[Array]:
     pairs = np.meshgrid(specials(dtype), specials(dtype))
     return [
         np.concatenate([p.ravel(), every, some.astype(_NUMPY[dtype])])
-        for p, every, some in zip(
-            pairs, (x, y), (base, random.permutation(exponent)), strict=True
-        )
+        for p, every, some in zip(pairs, (x, y), (base, random.permutation(exponent)), strict=True)
     ]
 
 
@@ -172,8 +173,9 @@ def ulp_error(got: Array, want: Array, rest: Array | float = 0.0) -> Array:
     values = got.astype(np.float64)
     if form.mantissa == 23:
         want, values = (np.clip(a, -(2.0**128), 2.0**128) for a in (want, values))
-    exponent = np.frexp(np.where(np.isfinite(want), want, 1.0))[1].astype(np.int64) - 1
-    unit = np.ldexp(1.0, np.clip(exponent, 1 - form.bias, form.bias) - form.mantissa)
+    size = np.clip(np.nan_to_num(np.abs(want)), form.least_normal, None)
+    exponent = np.minimum(np.frexp(size)[1].astype(np.int64) - 1, form.bias)
+    unit = np.ldexp(1.0, exponent - form.mantissa)
     with np.errstate(invalid="ignore"):
         error = np.abs((values - want) - rest) / unit
     same = (values == want) & np.isinf(want) | np.isnan(values) & np.isnan(want)
@@ -277,3 +279,7 @@ def markdown(rows: list[Row]) -> str:
         f"| {', '.join(f'{x:.9g}' for x in r.worst)} | {r.ns:.2f} | {r.torch_ns:.2f} |\n"
         for r in rows
     )
+
+
+if __name__ == "__main__":
+    print(markdown(list(measure())), end="")

@@ -53,4 +53,5 @@ def structure(scheduled: ScheduledKernel) -> object:
 
 def _identifier(name: str) -> str:
     """The words of a kernel's name without its number: deduplicated kernels share it."""
-    return "".join(c if c.isalnum() or c == "_" else "_" for c in name.partition("_")[2]) or "kernel"
+    words = name.partition("_")[2] or "kernel"
+    return "".join(c if c.isalnum() else "_" for c in words)

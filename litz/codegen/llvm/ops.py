@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.literals import ELEMENT
-from litz.ir.dtypes import BF16, BOOL, DType
+from litz.ir.dtypes import BF16, BOOL, F32, DType
 
 Spell = Callable[..., Value]
 
 # Ops that are calls of an inline math function of the same name.
-CALLED = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc sigmoid pow atan2 fmod".split()
-)
+CALLED = frozenset(math.MATH)
 
 
 def _arithmetic(float_op: str, int_op: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
@@ -180,9 +178,9 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
     if source is to:
         return x
     if source.is_half:
-        return convert(b, _widened(b, x, source), _F32, to)
+        return convert(b, _widened(b, x, source), F32, to)
     if to.is_half:
-        return _narrowed(b, convert(b, x, source, _F32), to)
+        return _narrowed(b, convert(b, x, source, F32), to)
     if to is BOOL:
         return b.compare("une" if source.is_float else "ne", x, 0)
     element = ELEMENT[to.name]
@@ -223,6 +221,3 @@ def _narrowed(b: Builder, x: Value, to: DType) -> Value:
     rounded = b.lshr(b.add(bits, b.add(odd, 0x7FFF)), 16)
     quiet = b.bit_or(b.lshr(bits, 16), 0x40)
     return b.convert("trunc", b.select(b.compare("uno", x, x), quiet, rounded), "i16")
-
-
-_F32 = next(d for d in (BF16.compute,))

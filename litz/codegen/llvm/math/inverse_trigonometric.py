@@ -11,7 +11,6 @@ from litz.codegen.llvm.builder import Builder, Operand, Value
 from litz.codegen.llvm.math.coefficients import HALF_PI_FACTORS, POLYNOMIALS
 
 
-
 def _minus(b: Builder, quarter_turns: float, x: Value) -> Value:
     """quarter_turns * pi/2 - x, rounded once."""
     left, right = HALF_PI_FACTORS

@@ -30,14 +30,16 @@ def decompose(b: Builder, x: Value, dtype: str) -> tuple[Value, Value]:
     )
 
 
-def small_float(b: Builder, n: Value, dtype: str, bias: Value | float) -> Value:
-    """The float of a small non-negative integer, less `bias`.
+def exponent(b: Builder, n: Value, dtype: str, correction: Value | None = None) -> Value:
+    """e as a float, from the e + bias of `decompose`; less `correction`, a whole number.
 
-    2^mantissa or'ed with n is their sum. AVX2 has no instruction for 64-bit integers.
+    The bits of 2^mantissa or'ed with n are the float 2^mantissa + n: AVX2 has no instruction that
+    converts 64-bit integers.
     """
     form = FORMATS[dtype]
     summed = b.floats(b.bit_or(n, (form.bias + form.mantissa) << form.mantissa))
-    return b.sub(b.sub(summed, 2.0**form.mantissa), bias)
+    offset = 2.0**form.mantissa + form.bias
+    return b.sub(summed, offset if correction is None else b.add(correction, offset))
 
 
 def _log1p_correction(b: Builder, r: Value) -> Value:
@@ -79,9 +81,8 @@ def _logarithm(b: Builder, x: Value, base: str) -> Value:
     step = form.mantissa + 1
     subnormal = b.compare("olt", x, form.least_normal)
     normal = b.select(subnormal, b.mul(x, 2.0**step), x)
-    bias = b.select(subnormal, float(form.bias + step), float(form.bias))
     n, r = decompose(b, normal, b.dtype)
-    e = small_float(b, n, b.dtype, bias)
+    e = exponent(b, n, b.dtype, b.select(subnormal, float(step), 0.0))
     return _with_specials(b, x, _log_of(b, e, r, base))
 
 
@@ -106,6 +107,6 @@ def log1p(b: Builder, x: Value) -> Value:
     # Where x is large, s leaves the format and 1 + x loses nothing that shows.
     large = b.compare("ogt", x, 2.0**form.mantissa)
     r = b.select(large, r, b.fma(s, x, b.sub(s, 1.0)))
-    e = small_float(b, n, b.dtype, float(form.bias))
+    e = exponent(b, n, b.dtype)
     # The sign of the result is the sign of x, -0 included.
     return b.copysign(_with_specials(b, u, _log_of(b, e, r, "e")), x)

@@ -11,7 +11,7 @@ import math
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
 from litz.codegen.llvm.math.formats import FORMATS
-from litz.codegen.llvm.math.logarithm import decompose, small_float
+from litz.codegen.llvm.math.logarithm import decompose, exponent
 
 _F64 = FORMATS["f64"]
 
@@ -27,7 +27,7 @@ def narrow(b: Builder, x: Value) -> Value:
 def log_parts(b: Builder, x: Value) -> tuple[Value, Value]:
     """x = 2^e (1 + r) for positive normal x: e as float, and r."""
     n, r = decompose(b, x, "f64")
-    return small_float(b, n, "f64", float(_F64.bias)), r
+    return exponent(b, n, "f64"), r
 
 
 def log_of_rest(b: Builder, r: Value) -> Value:
@@ -41,7 +41,7 @@ def log1p_wide(b: Builder, t: Value) -> Value:
     n, r = decompose(b, u, "f64")
     s = b.floats(b.shl(b.sub(2 * _F64.bias, n), _F64.mantissa))
     r = b.fma(s, t, b.sub(s, 1.0))
-    e = small_float(b, n, "f64", float(_F64.bias))
+    e = exponent(b, n, "f64")
     result = b.fma(e, CONSTANTS["ln2", "f64"][0], log_of_rest(b, r))
     valid = b.compare("oge", t, 0.0)
     result = b.select(valid, result, math.nan)

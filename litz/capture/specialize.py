@@ -1,0 +1,91 @@
+"""Specialise a symbolic graph to the sizes of one call.
+
+In: the FX module that AOTAutograd made with symbolic sizes, and the arguments of a call. Out: a
+module over the tensors alone, every size in it a number. Example: `view(x, [s0, 768])` called with
+s0 = 4 becomes `view(x, [4, 768])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from litz.errors import UnsupportedOp
+from litz.ir.graph import origin_of
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def is_symbolic(module: torch.fx.GraphModule) -> bool:
+    """Whether a size of the graph is only known when it is called."""
+    return any(
+        isinstance(n.meta.get("val"), SYMBOLIC) for n in module.graph.nodes if n.op == "placeholder"
+    )
+
+
+def sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:
+    """What a call is specialised by: its arguments that are numbers."""
+    return tuple(a for a in args if not isinstance(a, torch.Tensor))
+
+
+def specialize(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.GraphModule:
+    """Walk the graph once with fake tensors of the real sizes."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fixed = torch.fx.GraphModule(module, torch.fx.Graph())
+    known: dict[torch.fx.Node, Any] = {}  # concrete values: fake tensors and numbers
+    moved: dict[torch.fx.Node, torch.fx.Node] = {}
+    given = iter(args)
+    with mode:
+        for node in module.graph.nodes:
+            if node.op == "output":
+                fixed.graph.output(_moved(node.args[0], known, moved))
+            elif node.op == "placeholder":
+                known[node] = _fake(mode, next(given))
+            elif node.op == "get_attr":
+                known[node] = _fake(mode, _attribute(module, str(node.target)))
+            else:
+                known[node] = _computed(node, known)
+            if node.op != "output" and _holds_tensor(known[node]):
+                moved[node] = fixed.graph.create_node(
+                    node.op, node.target, _moved(node.args, known, moved),
+                    _moved(node.kwargs, known, moved), node.name,
+                )  # fmt: skip
+                moved[node].meta = {**node.meta, "val": known[node]}
+    return fixed
+
+
+def _fake(mode: FakeTensorMode, value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return mode.from_tensor(value, static_shapes=True)
+    return value
+
+
+def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _computed(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: known[n])
+    try:
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+    except RuntimeError as error:
+        why = f"its sizes depend on data ({type(error).__name__})"
+        raise UnsupportedOp(str(node.target), origin_of(node), why) from error
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(_holds_tensor(v) for v in value)
+    return isinstance(value, FakeTensor)
+
+
+def _moved(tree: Any, known: dict[torch.fx.Node, Any], moved: dict[torch.fx.Node, Any]) -> Any:
+    """Arguments for the new graph: tensors by node, sizes as numbers."""
+    return torch.fx.node.map_arg(tree, lambda n: moved[n] if n in moved else known[n])

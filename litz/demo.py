@@ -1,0 +1,269 @@
+"""The demo: `make demo`, or `python -m litz.demo`.
+
+In: nothing; the model is written here and its weights are random. Out: one table on stdout (eager,
+Litz and, where a C++ compiler is present, TorchInductor, all in this process) and progress on
+stderr. The exit status is 1 if Litz is further than `TOLERANCE` from eager.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from litz.backend import litz
+from litz.bench.timing import interleave
+from litz.report import Explanation
+from litz.target import host
+
+TOLERANCE = 1e-4
+COMPILERS = ("c++", "g++", "clang++")
+MISSING = "-"
+
+# -- the model -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the model and its input are."""
+
+    layers: int = 4
+    width: int = 512
+    heads: int = 8
+    vocabulary: int = 1000
+    batch: int = 2
+    tokens: int = 128
+
+
+QUICK = Scale(layers=1, width=64, heads=4, vocabulary=100, tokens=16)
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight, over the last axis."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions."""
+
+    def __init__(self, scale: Scale) -> None:
+        super().__init__()
+        self.heads, self.head_width = scale.heads, scale.width // scale.heads
+        self.inputs = nn.Linear(scale.width, 3 * scale.width, bias=False)
+        self.output = nn.Linear(scale.width, scale.width, bias=False)
+        half = torch.arange(self.head_width // 2) / (self.head_width // 2)
+        angle = torch.outer(torch.arange(scale.tokens), 10000.0**-half)
+        self.register_buffer("cos", angle.cos())
+        self.register_buffer("sin", angle.sin())
+
+    def rotated(self, x: Tensor) -> Tensor:
+        """Each pair (x[k], x[k + half]) turned by an angle that grows with the position."""
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * self.cos - b * self.sin, a * self.sin + b * self.cos], dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        parts = self.inputs(x).view(batch, tokens, 3, self.heads, self.head_width)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(self.rotated(q), self.rotated(k), v, is_causal=True)
+        return self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Attention and a SwiGLU MLP, each behind a norm and beside a residual."""
+
+    def __init__(self, scale: Scale) -> None:
+        super().__init__()
+        self.norm_attention, self.norm_mlp = RMSNorm(scale.width), RMSNorm(scale.width)
+        self.attention = Attention(scale)
+        self.gate = nn.Linear(scale.width, 3 * scale.width, bias=False)
+        self.up = nn.Linear(scale.width, 3 * scale.width, bias=False)
+        self.down = nn.Linear(3 * scale.width, scale.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_attention(x))
+        h = self.norm_mlp(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))  # type: ignore[no-any-return]
+
+
+class LanguageModel(nn.Module):
+    """Tokens to the log-probabilities of the token after each."""
+
+    def __init__(self, scale: Scale) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(scale.vocabulary, scale.width)
+        self.blocks = nn.ModuleList(Block(scale) for _ in range(scale.layers))
+        self.norm = RMSNorm(scale.width)
+        self.head = nn.Linear(scale.width, scale.vocabulary, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return F.log_softmax(self.head(self.norm(x)), dim=-1)
+
+
+# -- the rows --------------------------------------------------------------------------------
+
+Call = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run the model; None is what cannot be known or does not apply."""
+
+    name: str
+    call: Call
+    first_call: float | None = None
+    kernels: int | None = None
+    aten_ops: int | None = None
+    difference: float | None = None
+
+
+class AtenCounter(TorchDispatchMode):
+    """Counts the ATen ops that compute something: views are free."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def eager_row(model: nn.Module, tokens: Tensor) -> Row:
+    with AtenCounter() as ops:
+        model(tokens)
+    return Row("eager", partial(model, tokens), aten_ops=ops.count)
+
+
+def litz_row(model: nn.Module, tokens: Tensor) -> Row:
+    notes = Explanation()
+    backend = partial(litz, options={"on_error": "raise"}, explanation=notes)
+    call, seconds, difference = _first_call(torch.compile(model, backend=backend), model, tokens)
+    return Row("Litz", call, seconds, notes.kernels, notes.aten_ops.total(), difference)
+
+
+def inductor_row(model: nn.Module, tokens: Tensor, folder: str) -> Row:
+    """A cold compile: an empty cache folder, and nothing looked up in it."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    counters.clear()
+    compiled = torch.compile(model, backend="inductor", options={"fx_graph_cache": False})
+    call, seconds, difference = _first_call(compiled, model, tokens)
+    # Its counter is read where torch itself has loaded it: nothing of Inductor is imported here.
+    metrics = sys.modules.get("torch._inductor.metrics")
+    kernels = getattr(metrics, "generated_kernel_count", None)
+    externs = counters["inductor"].get("extern_calls")
+    return Row("TorchInductor", call, seconds, kernels, externs, difference)
+
+
+def _first_call(compiled: Any, model: nn.Module, tokens: Tensor) -> tuple[Call, float, float]:
+    """The compiled model, the seconds of its first call, its largest difference from eager."""
+    expected = model(tokens)
+    start = time.perf_counter()
+    result = compiled(tokens)
+    seconds = time.perf_counter() - start
+    return partial(compiled, tokens), seconds, (result - expected).abs().max().item()
+
+
+# -- the run ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """A line on stderr while something is done: a spinner on a terminal, plain text elsewhere."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(what):
+            yield
+    else:
+        print(what, file=sys.stderr, flush=True)
+        yield
+
+
+def table_of(rows: Sequence[Row], seconds: float) -> Table:
+    """Time the rows against each other and print what is known of each."""
+    with progress(f"timing {', '.join(row.name for row in rows)} in turns for {seconds:.0f} s"):
+        timings = interleave({row.name: row.call for row in rows}, seconds)
+    table = Table(header_style="bold")
+    table.add_column("")
+    for title in ("ms a call", "first call s", "kernels", "ATen ops", "largest difference"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(
+            row.name, f"{timings[row.name].median_ms:.2f}", _known(row.first_call, ".2f"),
+            _known(row.kernels), _known(row.aten_ops), _known(row.difference, ".1e"),
+        )  # fmt: skip
+    return table
+
+
+def _known(value: float | None, form: str = "") -> str:
+    return MISSING if value is None else format(value, form)
+
+
+def run(scale: Scale, seconds: float, with_inductor: bool) -> bool:
+    """Compile, time, print; whether Litz agrees with eager."""
+    torch.manual_seed(0)
+    model = LanguageModel(scale).eval()
+    tokens = torch.randint(0, scale.vocabulary, (scale.batch, scale.tokens))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        rows = [eager_row(model, tokens)]
+        with progress("compiling with Litz"):
+            rows.append(litz_row(model, tokens))
+        if with_inductor:
+            with progress("compiling with TorchInductor (its C++ takes a while)"):
+                rows.append(inductor_row(model, tokens, folder))
+        table = table_of(rows, seconds)
+    out = Console(width=None if sys.stdout.isatty() else 100, highlight=False)
+    out.print(
+        f"A transformer language model: {scale.layers} layers, width {scale.width}, "
+        f"{scale.batch} x {scale.tokens} tokens, float32, on {host().threads} threads of "
+        f"{host().name}, torch {torch.__version__}."
+    )
+    out.print(table)
+    if not with_inductor:
+        out.print("TorchInductor is left out.")
+    out.print("Try next:")
+    out.print("  LITZ_DEBUG=3 make demo      what fused, what did not, and why")
+    out.print("  python -m litz options      every flag, its default and its meaning")
+    difference = rows[1].difference
+    return difference is not None and difference <= TOLERANCE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m litz.demo", description="Litz beside eager.")
+    parser.add_argument("--quick", action="store_true", help="a tiny model, without TorchInductor")
+    quick = parser.parse_args(arguments).quick
+    has_compiler = any(map(shutil.which, COMPILERS))
+    with torch.no_grad():
+        agrees = run(QUICK if quick else Scale(), 0.2 if quick else 10, has_compiler and not quick)
+    if not agrees:
+        print(f"Litz differs from eager by more than {TOLERANCE}", file=sys.stderr)
+    return 0 if agrees else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Whether Litz's answer is right: held against eager and against float64.
+
+In: a `Program`. Out: nothing, or an AssertionError with the program as a script.
+
+Integers, bools, shapes and types must equal eager's. A float may be wrong by what rounding explains,
+no more: the program runs in float64 a few times with every float result moved at random by up to an
+ulp of its type, and the largest change seen in an output measures how far rounding alone carries it
+(conditioning, cancellation and all). Litz must lie within
+
+    EAGER * (eager's own error) + SPREAD * (that change) + an ulp of the largest number
+
+of the float64 result, each measured over the whole output, since one element's error is luck.
+EAGER is 2: Litz sums in another order than eager does. SPREAD is 8: an op may be wrong by a few ulps
+where the noise moves it by one (math functions state up to 4), and a sum has many roundings.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.fuzz.programs import Program
+from tests.stages import compiled
+
+EAGER, SPREAD, RUNS = 2.0, 8.0, 3
+
+
+def check(program: Program) -> None:
+    """Compile, run, compare; on failure show the program."""
+    try:
+        _check(program)
+    except Exception as error:
+        raise AssertionError(f"{type(error).__name__}: {error}\n\n{program.script()}") from error
+
+
+def _check(program: Program) -> None:
+    torch.manual_seed(0)
+    inputs = program.fresh_inputs()
+    with torch.no_grad():
+        eager = list(program.function()(*inputs)) + inputs
+    given = program.fresh_inputs()
+    ours = list(compiled(program.function(), **program.options)(*given)) + given
+    labels = [*program.outputs, *program.arguments]
+    for label, got, want in zip(labels, ours, eager, strict=True):
+        same_kind(label, got, want)
+    if any(t.is_floating_point() for t in eager):
+        exact = program.reference(0, 0)
+        noisy = [program.reference(1, seed) for seed in range(1, RUNS + 1)]
+        for k, label in enumerate(labels):
+            if eager[k].is_floating_point():
+                close(label, ours[k], eager[k], exact[k], [run[k] for run in noisy])
+
+
+def same_kind(label: str, got: torch.Tensor, want: torch.Tensor) -> None:
+    assert got.dtype is want.dtype, f"{label} has type {got.dtype}, eager {want.dtype}"
+    assert got.shape == want.shape, f"{label} has shape {got.shape}, eager {want.shape}"
+    if not want.is_floating_point():
+        assert torch.equal(got, want), f"{label} is\n{got}\neager\n{want}"
+
+
+def close(
+    label: str, got: torch.Tensor, eager: torch.Tensor, exact: Any, noisy: list[Any]
+) -> None:
+    wide, seen = got.double(), eager.double()
+    both = seen.isfinite() & exact.isfinite()
+    for run in noisy:
+        both &= run.isfinite()
+    agree = torch.where(both, wide.isfinite(), _class(wide) == _class(seen))
+    assert agree.all(), f"{label} is\n{got}\neager\n{eager}\nnot of one kind at {(~agree).nonzero()}"
+    if not both.any():
+        return
+    spread = max(_largest(run - exact, both) for run in noisy)
+    ulp = torch.finfo(got.dtype).eps * _largest(exact, both) + torch.finfo(got.dtype).tiny
+    allowed = EAGER * _largest(seen - exact, both) + SPREAD * spread + ulp
+    error = _largest(wide - exact, both)
+    assert error <= allowed, (
+        f"{label} is wrong by {error:.3g}, more than {allowed:.3g} "
+        f"(spread {spread:.3g}):\n{got}\neager\n{eager}\nfloat64\n{exact}"
+    )
+
+
+def _class(values: torch.Tensor) -> torch.Tensor:
+    """0 finite, 1 NaN, 2 inf, 3 -inf."""
+    kinds = torch.where(values.isnan(), 1, 0)
+    kinds = torch.where(values == torch.inf, 2, kinds)
+    return torch.where(values == -torch.inf, 3, kinds)
+
+
+def _largest(values: torch.Tensor, where: torch.Tensor) -> float:
+    return float(values[where].abs().max())

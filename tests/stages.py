@@ -1,0 +1,159 @@
+"""The stages by hand, for the tests: a function compiled without Dynamo, and all it went through.
+
+In: a function and its inputs. Out: `Compiled`, which is called like the function, or `Stages`, with
+the result of every stage. Dynamo's part (frames and guards) is left out: it takes most of the time
+and none of the risk. Example: `stages(torch.softmax, x, -1).kernels.body` is one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch._functorch.aot_autograd import aot_function
+
+from litz.capture import capture, decompositions
+from litz.compiler import compile_graph
+from litz.config import Config, snapshot
+from litz.fuse import fuse
+from litz.ir.graph import Graph
+from litz.ir.interpret import run_kernels, run_program
+from litz.ir.program import Extern, KernelGraph, LoopProgram, Plan
+from litz.ir.scheduled import ScheduledKernel
+from litz.lower import lower
+from litz.passes import optimize
+from litz.plan import plan
+from litz.report import Report
+from litz.schedule import schedule
+from litz.target import Target, host
+
+Function = Callable[..., Any]
+
+
+def through_aot(function: Function, compiler: Callable[[torch.fx.GraphModule], Function]) -> Function:
+    """Functionalised and decomposed as the backend does it, then handed to `compiler`."""
+    return aot_function(  # type: ignore[no-any-return]
+        function,
+        fw_compiler=lambda module, _: compiler(module),
+        inference_compiler=lambda module, _: compiler(module),
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+
+
+@dataclass
+class Compiled:
+    """A function compiled by Litz on its first call; no fallback: what fails, raises."""
+
+    function: Function
+    config: Config
+    reports: list[Report] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._traced = through_aot(self.function, self._compile)
+
+    def _compile(self, module: torch.fx.GraphModule) -> Function:
+        callable_, report = compile_graph(module, "inference", self.config)
+        self.reports.append(report)
+        return callable_
+
+    def __call__(self, *inputs: Any) -> Any:
+        with torch.no_grad():
+            return self._traced(*inputs)
+
+    @property
+    def aten_ops(self) -> list[str]:
+        """The ops left to ATen, without their overloads."""
+        return [op.split(".")[1] for r in self.reports for op in r.aten_ops.elements()]
+
+
+def compiled(function: Function, **options: Any) -> Compiled:
+    """Options are flags by name, with `__` for the dot: `cpp__threads=1`."""
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    return Compiled(function, snapshot(named))
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What each stage made of one function."""
+
+    graph: Graph
+    program: LoopProgram
+    kernels: KernelGraph
+    plan: Plan
+    scheduled: list[ScheduledKernel]
+    inputs: list[torch.Tensor]
+
+    def lowered(self) -> list[Any]:
+        """The loops of `lower`, interpreted."""
+        return self._interpreted(run_program, self.program)
+
+    def fused(self) -> list[Any]:
+        """The kernels of `plan` in its order, interpreted."""
+        return self._interpreted(run_kernels, self.plan.graph)
+
+    def _interpreted(self, run: Callable[..., list[Any]], program: Any) -> list[Any]:
+        constants = {name: as_array(t) for name, t in self.graph.constants.items()}
+        inputs = [as_array(t) for t in self.inputs]
+        return run(program, inputs, constants, extern=call_aten) + inputs
+
+
+def stages(function: Function, *inputs: Any, **options: Any) -> Stages:
+    """Every stage up to `schedule`, each called by hand."""
+    found: list[Stages] = []
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    config, target = snapshot(named), host()
+
+    def compiler(module: torch.fx.GraphModule) -> Function:
+        found.append(staged(module, target, config, inputs))
+        return module.forward  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        through_aot(function, compiler)(*(copied(i) for i in inputs))
+    (result,) = found
+    return result
+
+
+def staged(
+    module: torch.fx.GraphModule, target: Target, config: Config, inputs: Sequence[Any]
+) -> Stages:
+    graph = optimize(capture(module, "inference"), target, config)
+    program = lower(graph, config)
+    kernels = fuse(program, target, config)
+    planned = plan(kernels, config)
+    scheduled = [schedule(k, target, config) for k in planned.graph.kernels]
+    tensors = [i for i in inputs if isinstance(i, torch.Tensor)]
+    return Stages(graph, program, kernels, planned, scheduled, tensors)
+
+
+def copied(value: Any) -> Any:
+    """A tensor of its own with the same values and strides; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    storage = value.untyped_storage().clone()
+    fresh = torch.empty(0, dtype=value.dtype)
+    return fresh.set_(storage, value.storage_offset(), value.shape, value.stride())  # type: ignore
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A fresh array of the values; bf16 as the float32 the interpreter holds it in."""
+    widened = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    return widened.detach().numpy().copy()
+
+
+def call_aten(step: Extern, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """An extern call of the interpreter: the op itself over the arrays' values."""
+    namespace, name, overload = step.target.split(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    tensors = [_as_tensor(a) for a in args]
+    result = op(*tensors, **{k: _as_tensor(v) for k, v in kwargs.items()})
+    return [as_array(r) for r in ([result] if step.single else result)]
+
+
+def _as_tensor(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    return [_as_tensor(v) for v in value] if isinstance(value, (list, tuple)) else value
