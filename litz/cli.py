@@ -35,9 +35,13 @@ _PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 @app.command()
 def options(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a page of docs.")] = False,
 ) -> None:
     """List every flag: its type, default, stage and meaning."""
     now = config.snapshot()
+    if markdown:
+        print(_page())
+        return
     if as_json:
         print(
             json.dumps([_described(flag, flag.value_in(now)) for flag in FLAGS.values()], indent=2)
@@ -111,6 +115,17 @@ def _described(flag: Flag, value: object) -> dict[str, object]:
         "affects_code": flag.affects_code,
         "sentence": flag.sentence,
     }
+
+
+def _page() -> str:
+    """The flags as the Markdown table of docs/options.md: declarations alone, no value in force."""
+    rows = ["| flag | type | default | stage | meaning |", "| --- | --- | --- | --- | --- |"]
+    for flag in FLAGS.values():
+        allowed = allowed_text(flag)
+        meaning = flag.sentence + (f" Allowed: {allowed}." if allowed else "")
+        kind = type_text(flag).replace("|", "\\|")
+        rows.append(f"| `{flag.name}` | {kind} | `{flag.default!r}` | {flag.stage} | {meaning} |")
+    return "\n".join(rows)
 
 
 def _print(table: Table) -> None:

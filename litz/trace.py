@@ -25,7 +25,8 @@ from typing import Any, ParamSpec, TextIO, TypeVar
 from litz.errors import LitzError, StageFailed, VerifyError
 from litz.ir.expr import Expr
 from litz.ir.program import Buffer, Decision, Kernel, KernelGraph, LoopProgram, Plan, read, written
-from litz.ir.text import graph_text, kernel_text, program_text
+from litz.ir.scheduled import ScheduledKernel
+from litz.ir.text import graph_text, kernel_text, program_text, scheduled_text
 from litz.ir.verify import verify
 
 P = ParamSpec("P")
@@ -160,6 +161,8 @@ def _views(result: object) -> Iterator[tuple[int, str, Callable[[], str]]]:
         yield IR, "kernel graph", lambda: graph_text(result)
     elif isinstance(result, Kernel):
         yield IR, f"kernel {result.name}", lambda: kernel_text(result)
+    elif isinstance(result, ScheduledKernel):
+        yield SOURCE, f"kernel {result.kernel.name}", lambda: scheduled_text(result)
     elif isinstance(result, Plan):
         arena, unplanned = _megabytes(result.arena_bytes), _megabytes(result.unplanned_bytes)
         yield KERNELS, f"arena of {arena}, {unplanned} without reuse", lambda: ""

@@ -3,7 +3,7 @@
 In: a `LoopProgram` or `KernelGraph` with its input arrays. Out: its output values; inputs that the
 program stores into are updated in place. Each axis becomes an `arange` along a dimension of its
 own, so an expression over a whole loop nest is one broadcast array. bf16 arrays are float32 arrays
-that hold bf16 numbers. Within one loop (or phase) every value is computed before any is stored.
+that hold bf16 numbers. Within one nest every value is computed before any is stored.
 Example: `run_program(program, [np.ones((8, 128), np.float32)])` gives `[array of 8 sums]`.
 """
 

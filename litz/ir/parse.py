@@ -139,9 +139,8 @@ class _Reader:
         self.lines: list[tuple[int, str]] = []  # where each step of the body begins
         self.nest: _Nest | None = None  # where a store goes
         for number, line in enumerate(text.splitlines(), 1):
-            code = _CODE.match(line)[0].strip()  # type: ignore[index]
             try:
-                if code:
+                if code := _without_comment(line):
                     self._statement(code)
             except Mistake as mistake:
                 raise ParseError(number, line, str(mistake)) from None
@@ -223,6 +222,8 @@ class _Reader:
 
     def _let(self, rest: str) -> None:
         target, value = self._assignment(rest)
+        if self.nest is None:
+            raise Mistake("a let stands inside a loop or phase")
         self.scope.names[_name(target)] = value
 
     def _store(self, code: str) -> None:
@@ -295,6 +296,13 @@ def _match(pattern: re.Pattern[str], text: str, form: str) -> re.Match[str]:
     if found is None:
         raise Mistake(f"expected `{form}`")
     return found
+
+
+def _without_comment(line: str) -> str:
+    code = _match(_CODE, line, "code")[0]
+    if code != line and line[len(code)] != "#":
+        raise Mistake("a quote is not closed")
+    return code.strip()
 
 
 def _header(rest: str) -> str:

@@ -2,14 +2,16 @@
 
 In: an `Expr`, `Loop`, `Kernel`, `Extern`, `LoopProgram` or `KernelGraph`. Out: text whose
 expressions are Python expressions. Values used twice, and values that grow long, get a name, so
-text is linear in the nodes of a program and never nests deeply. Example (the sum of each row):
+text is linear in the nodes of a program and never nests deeply. The statements, one a line:
 
-    program:
-      input x: f32[8, 128]
-      buffer t0: f32[8]
-      loop i0 < 8 reduce r0 < 128:  # aten.sum (model.py:12)
-        t0[i0] = reduce.sum(x[i0, r0], r0)
-      output t0
+    size s0 in 2..4096                                    input s0
+    input | constant | buffer x: f32[8, s0] strides (1, 8) on cuda
+    loop i0 < 8, i1 < s0 reduce r0 < 128:                 # origins are comments
+      let v0 = exp(x[i0, r0]) + f32(0.5)                  guarded(i0 > 0, x[i0 - 1, r0])
+      t0[i0, i1] = reduce.sum(v0 * v0, r0)                cast.bf16(v), narrow.bf16(v)
+    extern (t1, None) = aten.op(t0, view(x, shape, strides, offset), size(s0), alpha=2) mutates x
+    kernel name: / outer i0 < 8 / scratch m: f32[] / phase reduce r0 < 128: / phase i1 < 128:
+    output t0 | view(...) | size(s0) | None | 3
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from litz.ir.program import (
     read,
     written,
 )
+from litz.ir.scheduled import ScheduledKernel
 
 # Text and how tightly its outermost operator binds, as in Python's grammar.
 Spelling = tuple[str, int]
@@ -93,6 +96,19 @@ def loop_text(loop: Loop) -> str:
 def extern_text(step: Extern) -> str:
     """The statement of one extern call."""
     return _extern_text(step) + _comment(step.origins)
+
+
+def scheduled_text(scheduled: ScheduledKernel) -> str:
+    """A kernel as it runs: which buffer each flat name is, its lanes and tasks, its loops."""
+    choice = scheduled.choice
+    where = "each phase's last inner axis" if choice.vector is None else choice.vector.attr
+    names = ", ".join(f"b{k} = {b}" for k, b in enumerate(scheduled.arguments))
+    lines = [
+        f"lanes {choice.lanes} along {where}, {scheduled.tasks} tasks, {choice.grain} a thread",
+        names,
+        *scheduled.steps,
+    ]
+    return "\n".join(["# " + line for line in lines] + [kernel_text(scheduled.kernel)])
 
 
 def kernel_text(kernel: Kernel) -> str:

@@ -55,11 +55,12 @@ def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
 
 @dataclass(frozen=True)
 class Nest:
-    """A loop, or one phase inside its kernel's outer axes."""
+    """A loop, or the stores of one phase that happen inside its nest, or behind it."""
 
     axes: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     stores: tuple[Store, ...]
+    beside: tuple[Store, ...] = ()  # stores inside the nest that this one completes
 
 
 def nests(step: Loop | Kernel) -> list[Nest]:
@@ -70,7 +71,7 @@ def nests(step: Loop | Kernel) -> list[Nest]:
     for phase in step.phases:
         found.append(Nest(step.outer + phase.inner, (), phase.inside))
         if phase.is_reduction:
-            found.append(Nest(step.outer, phase.inner, phase.completing))
+            found.append(Nest(step.outer, phase.inner, phase.completing, phase.inside))
     return found
 
 
@@ -149,9 +150,12 @@ class _Verifier:
         if len({a.attr for a in nest.axes + nest.reduced}) < len(nest.axes) + len(nest.reduced):
             self._fail("two axes of a nest have one name")
         places = _places(nest.stores)
+        beside = {s.buffer for s in nest.beside}
         for node in _nodes(nest.stores):
             if node.op == "load":
                 self._read(node.buffer, local, node)
+                if node.buffer in beside:
+                    self._fail(f"{node.buffer} is read while the same phase stores it", node)
                 if places.get(node.buffer, {node.index}) != {node.index}:
                     self._fail(f"{node.buffer} is read at another place than it is stored", node)
             elif node.op == "reduce" and not reduced.issuperset(node.attr[1]):
@@ -290,6 +294,8 @@ def _leaves(index: Expr, extent: Expr) -> bool:
     """Whether some point of the axes certainly lies outside; a sum of axes takes its bounds."""
     if index.op == "axis" and index.extent is extent:
         return False
+    if index.is_const and extent.is_const:
+        return not 0 <= index.attr < extent.attr
     poly = to_poly(simplify(index))
     if any(len(m) > 1 or m[0].op != "axis" or m[0].extent is ZERO for m in poly if m):
         return False

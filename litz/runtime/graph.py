@@ -15,6 +15,7 @@ from litz.config import Config
 from litz.errors import IndexOutOfRange, InputMismatch, IntegerDivisionByZero
 from litz.ir.program import Buffer, Extern, Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_FLAG, Binary, Source
+from litz.runtime.profile import moved_bytes, run_timed
 from litz.runtime.steps import (
     ExternStep,
     NativeStep,
@@ -24,6 +25,10 @@ from litz.runtime.steps import (
     numbers,
     torch_dtype,
 )
+from litz.trace import KERNELS, Trace
+
+# The first call warms caches up; the second shows what a call costs.
+TIMED_CALLS = 2
 
 
 class Workspace:
@@ -58,6 +63,8 @@ class CompiledGraph:
         self.checked = [0] * len(self.inputs)
         self.allocated = self._outputs_to_allocate()
         self.free: list[Workspace] = []
+        self.timed_calls = TIMED_CALLS if config.debug >= KERNELS else 0
+        self.moved = moved_bytes(plan) if self.timed_calls else {}
 
     def _outputs_to_allocate(self) -> list[tuple[str, Any, Any, torch.dtype]]:
         """Outputs that kernels (or out= ops) write: fresh memory for each call."""
@@ -93,11 +100,17 @@ class CompiledGraph:
             table[layout[name]] = tensor.data_ptr()
 
     def _run(self, space: Workspace, tensors: dict[str, torch.Tensor]) -> None:
+        timed: list[str] = []
         for step in self.steps:
-            if isinstance(step, NativeStep):
-                step.function(space.address)
-            else:
+            if not isinstance(step, NativeStep):
                 self._call_extern(step, space, tensors)
+            elif self.timed_calls:
+                timed += run_timed(step, space.address, self.moved)
+            else:
+                step.function(space.address)
+        if self.timed_calls:
+            self.timed_calls -= 1
+            Trace(self.config.debug).note(KERNELS, "kernels of one call", "\n".join(timed))
         if space.error.value:
             code, space.error.value = space.error.value, 0
             raise IntegerDivisionByZero() if code & 2 else IndexOutOfRange()

@@ -56,7 +56,8 @@ def same_kind(label: str, got: torch.Tensor, want: torch.Tensor) -> None:
     assert got.dtype is want.dtype, f"{label} has type {got.dtype}, eager {want.dtype}"
     assert got.shape == want.shape, f"{label} has shape {got.shape}, eager {want.shape}"
     if not want.is_floating_point():
-        assert torch.equal(got, want), f"{label} is\n{got}\neager\n{want}"
+        differs = got != want
+        assert not differs.any(), f"{label}{_first(differs, got=got, eager=want)}"
 
 
 def close(
@@ -67,17 +68,25 @@ def close(
     for run in noisy:
         both &= run.isfinite()
     agree = torch.where(both, wide.isfinite(), _class(wide) == _class(seen))
-    assert agree.all(), f"{label} is\n{got}\neager\n{eager}\nnot of one kind at {(~agree).nonzero()}"
+    assert agree.all(), f"{label}{_first(~agree, got=got, eager=eager)}"
     if not both.any():
         return
     spread = max(_largest(run - exact, both) for run in noisy)
     ulp = torch.finfo(got.dtype).eps * _largest(exact, both) + torch.finfo(got.dtype).tiny
     allowed = EAGER * _largest(seen - exact, both) + SPREAD * spread + ulp
     error = _largest(wide - exact, both)
+    worst = both & ((wide - exact).abs() == error)
     assert error <= allowed, (
-        f"{label} is wrong by {error:.3g}, more than {allowed:.3g} "
-        f"(spread {spread:.3g}):\n{got}\neager\n{eager}\nfloat64\n{exact}"
+        f"{label}{_first(worst, got=got, eager=eager, float64=exact)}: "
+        f"wrong by {error:.3g}, more than {allowed:.3g} (spread {spread:.3g})"
     )
+
+
+def _first(where: torch.Tensor, **values: torch.Tensor) -> str:
+    """The first place where something is wrong, and what each says there."""
+    place = tuple(where.nonzero()[0].tolist())
+    shown = ", ".join(f"{name} {value[place].item()}" for name, value in values.items())
+    return f"{list(place)} of {list(where.shape)}: {shown}"
 
 
 def _class(values: torch.Tensor) -> torch.Tensor:

@@ -259,11 +259,10 @@ class Drawer:
             return None
 
     def assign(self, text: str, family: Family, a: Known, operands: list[Known]) -> None:
-        if "int" in text and ".to(" in text and not (a.exact or not _is_float(a)):
+        jumps = family is FAMILIES[5] or (".to(" in text and _is_float(a) and "float" not in text)
+        if jumps and not all(v.exact for v in operands):
             return
         exact = family.makes == EXACT or (family.makes == SAME and all(v.exact for v in operands))
-        if family is FAMILIES[5] and not all(v.exact for v in operands):
-            return
         result = self.run(text)
         if not isinstance(result, torch.Tensor) or not self.comparable(result, operands, text):
             return
@@ -296,6 +295,8 @@ class Drawer:
 
     def mutate(self, text: str, a: Known, operands: list[Known]) -> None:
         """In place: what shares its memory changes too, so all such values are inexact after it."""
+        if any(stride == 0 and n > 1 for stride, n in zip(a.tensor.stride(), a.tensor.shape)):
+            return
         if not all(v.tensor.isfinite().all() for v in operands):
             return
         if any(v.tensor.is_floating_point() and v.tensor.abs().amax() > 1e3
@@ -351,6 +352,8 @@ def programs(draw: Draw) -> Program:
     """Three to fifteen steps, as many as eager takes."""
     drawer = Drawer(draw)
     inputs = drawer.inputs()
-    for _ in range(drawer.number(3, 15)):
-        drawer.step()
+    wanted = drawer.number(3, 15)
+    for _ in range(3 * wanted):
+        if len(drawer.lines) < wanted:
+            drawer.step()
     return Program(inputs, tuple(drawer.lines), drawer.outputs(), drawer.options())

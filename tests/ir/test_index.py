@@ -161,13 +161,13 @@ def _larger(smaller: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
 INDICES = st.recursive(LEAVES, _larger, max_leaves=10)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(INDICES)
 def test_simplify_keeps_every_value(e: Expr) -> None:
     np.testing.assert_array_equal(values(simplify(e)), values(e))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(INDICES)
 def test_simplify_is_idempotent(e: Expr) -> None:
     once = simplify(e)
@@ -176,7 +176,7 @@ def test_simplify_is_idempotent(e: Expr) -> None:
     assert simplify(once) is once
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(INDICES)
 def test_bounds_hold(e: Expr) -> None:
     poly = to_poly(simplify(e))
@@ -188,7 +188,7 @@ def test_bounds_hold(e: Expr) -> None:
         assert at.min() >= 0 or not is_nonnegative(span[0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(INDICES, st.sampled_from(LOOP_AXES))
 def test_coefficient_splits_exactly(e: Expr, variable: Expr) -> None:
     found = coefficient(e, variable)
@@ -202,7 +202,7 @@ def test_coefficient_splits_exactly(e: Expr, variable: Expr) -> None:
 EXTENTS = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(EXTENTS)
 def test_unravel_inverts_ravel(extents: list[int]) -> None:
     shape = tuple(map(integer, extents))
@@ -210,7 +210,7 @@ def test_unravel_inverts_ravel(extents: list[int]) -> None:
     assert unravel(ravel(index, shape), shape) == index
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.permutations([2, 3, 4, 5]), st.permutations([2, 3, 4, 5]), st.integers(1, 3))
 def test_reshape_agrees_with_numpy(old: list[int], new: list[int], merged: int) -> None:
     """An index of one shape, raveled and unraveled into another, is NumPy's reshape."""

@@ -52,10 +52,9 @@ SOFTMAX_KERNEL = """
       scratch s: f32[]
       phase reduce r0 < 16:
         m[()] = reduce.max(x[i0, r0], r0)
-      phase i1 < 16:
-        e[i1] = exp(x[i0, i1] - m[()])
       phase reduce r0 < 16:
-        s[()] = reduce.sum(e[r0], r0)
+        e[r0] = exp(x[i0, r0] - m[()])
+        s[()] = reduce.sum(exp(x[i0, r0] - m[()]), r0)
       phase i1 < 16:
         y[i0, i1] = e[i1] / s[()]
     output y

@@ -289,6 +289,8 @@ MISTAKES = [
     ("input x: q7[8]", 1, "there is no type 'q7'"),
     ("size s0 in 2", 1, "expected `name in low..high`"),
     ("input x: f32[8]\nx[0] = f32(1.0)", 2, "a store inside a loop"),
+    ("input x: f32[8]\nloop i0 < 8:\n  x[i0] = 'q", 3, "a quote is not closed"),
+    ("let v0 = 3", 1, "a let stands inside a loop"),
     ("loop i0 = 8:", 1, "not a Python expression"),
     ("loop i0 < 8", 1, "expected a colon"),
     ("phase i0 < 8:", 1, "inside a kernel"),

@@ -144,10 +144,12 @@ KERNEL = """
       outer i0 < 8
       scratch m: f32[]
       scratch e: f32[16]
+      scratch n: f32[]
       phase reduce r0 < 16:
         m[()] = reduce.sum(x[i0, r0], r0)
-      phase i1 < 16:
-        e[i1] = x[i0, i1] / m[()]
+      phase reduce r0 < 16:
+        e[r0] = x[i0, r0] / m[()]
+        n[()] = reduce.sum(x[i0, r0] / m[()], r0)
       phase i1 < 16:
         y[i0, i1] = e[15 - i1]
       phase i1 < 16:
@@ -156,10 +158,11 @@ KERNEL = """
 """
 
 BAD_KERNELS = [
-    ("x[i0, i1] / m[()]", "x[i0, i1] / e[i1]", "e is read before it is written"),
+    ("e[r0] = x[i0, r0]", "e[r0] = e[r0]", "e is read before it is written"),
+    ("n[()] = reduce.sum(x[i0, r0]", "n[()] = reduce.sum(e[r0]", "e is read while the same phase"),
     ("reduce.sum(x[i0, r0], r0)", "reduce.sum(e[r0], r0)", "e is read before it is written"),
     ("= e[15 - i1]", "= reduce.sum(e[15 - i1], i1)", "i1 is not a reduced axis here"),
-    ("phase reduce r0", "phase r0", "r0 is not a reduced axis here"),
+    ("m[()] = reduce.sum(x[i0, r0], r0)", "m[r0] = f32(1.0)", "m has 0 dimensions, but 1 indices"),
     ("m[()] = red", "m[()] = x[i0, r0] + red", "r0 is reduced, but used in a value outside"),
     ("y[i0, 15 - i1]", "y[7 - i0, 15 - i1]", "y is written by another outer iteration"),
     ("y[i0, 15 - i1]", "y[0, i1]", "y is written by another outer iteration"),

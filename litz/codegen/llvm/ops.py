@@ -117,7 +117,9 @@ def _where(b: Builder, dtype: DType, c: Value, x: Value, y: Value) -> Value:
 
 
 def _is_nan(b: Builder, dtype: DType, x: Value) -> Value:
-    return b.compare("uno", x, x)
+    """Of a half as it is stored, too: the value rules take its widening away."""
+    wide = convert(b, x, dtype, dtype.compute)
+    return b.compare("uno", wide, wide)
 
 
 def _rounding(name: str, b: Builder, dtype: DType, x: Value) -> Value:

@@ -148,7 +148,8 @@ class Values:
 
     def _emit(self, node: Expr) -> Value:
         if node.op == "const":
-            return self.b.constant(node.attr, computed_type(node.dtype, 1))
+            number = self.b.constant(node.attr, computed_type(node.dtype.compute, 1))
+            return convert(self.b, number, node.dtype.compute, node.dtype)
         if node.op == "axis":
             return self._lane_numbers(node)
         if node.op == "load":
