@@ -25,6 +25,7 @@ def __getattr__(name: str) -> Any:
     if name == "config":
         return import_module("litz.config")
     if name in __all__:
+        import_module("litz.requirements")  # first: its errors say what to install
         return getattr(import_module("litz.api"), name)
     raise AttributeError(f"module 'litz' has no attribute {name!r}")
 

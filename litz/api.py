@@ -1,6 +1,6 @@
 """The public functions: compile, explain, list_options, list_mode_options, reset.
 
-In: a model or function. Out: a compiled one, or what compiling it would do.
+In: a model or function. Out: a compiled one, or what compiling it does.
 """
 
 from __future__ import annotations
@@ -9,26 +9,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
+from litz import config as settings
+from litz.backend import forget_warnings, litz
 from litz.config import list_mode_options, list_options
-from litz.errors import MissingDependency, ModeWithOptions, UnsupportedTorch
-
-try:
-    import llvmlite  # noqa: F401
-    import torch
-except ImportError as error:
-    raise MissingDependency(str(error.name)) from error
-
-SUPPORTED = ((2, 11), (2, 13))
-
-
-def check_torch(version: str) -> None:
-    """Litz follows torch's internal hooks, which differ between releases."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if not SUPPORTED[0] <= (major, minor) <= SUPPORTED[1]:
-        raise UnsupportedTorch(version, "2.11 to 2.13")
-
-
-check_torch(torch.__version__)
+from litz.errors import ModeWithOptions
+from litz.report import Explanation
 
 
 def compile(
@@ -41,8 +28,6 @@ def compile(
     disable: bool = False,
 ) -> Any:
     """`torch.compile` with this backend and the same arguments; also a decorator."""
-    from litz import config as settings
-
     if mode is not None and options:
         raise ModeWithOptions()
     settings.snapshot(options, mode=mode)  # a wrong name or type fails here, not at the first call
@@ -52,11 +37,8 @@ def compile(
     )  # type: ignore[call-overload]  # fmt: skip
 
 
-def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Compile a fresh copy of `function`, call it once, and say what was done and why."""
-    from litz.backend import litz
-    from litz.report import Explanation
-
     explanation = Explanation()
     torch._dynamo.reset()
     torch.compile(function, backend=partial(litz, explanation=explanation))(*args, **kwargs)
@@ -65,8 +47,6 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def reset() -> None:
     """Forget everything compiled in this process."""
-    from litz.backend import forget_warnings
-
     torch._dynamo.reset()
     forget_warnings()
 

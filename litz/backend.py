@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from litz import config as settings
+from litz import requirements as requirements  # checked before what needs it is imported
 from litz.capture import is_symbolic, sizes_of, specialize, through_autograd
 from litz.compiler import compile_graph
 from litz.config import Config

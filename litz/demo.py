@@ -225,22 +225,21 @@ def _known(value: float | None, form: str = "") -> str:
     return MISSING if value is None else format(value, form)
 
 
-def run(scale: Scale, seconds: float, with_inductor: bool) -> bool:
-    """Compile, time, print; whether Litz agrees with eager."""
+def run(scale: Scale, seconds: float, left_out: str) -> bool:
+    """Compile, time, print; whether Litz agrees with eager. `left_out`: why without Inductor."""
     torch.manual_seed(0)
     model = LanguageModel(scale).eval()
     tokens = torch.randint(0, scale.vocabulary, (scale.batch, scale.tokens))
     rows = [eager_row(model, tokens)]
     with progress("compiling with Litz"):
         rows.append(litz_row(model, tokens))
-    left_out = "" if with_inductor else "TorchInductor is left out: it needs a C++ compiler."
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        if with_inductor:
+        if not left_out:
             with progress("compiling with TorchInductor (its C++ takes a while)"):
                 try:
                     rows.append(inductor_row(model, tokens, folder))
                 except Exception as error:  # whatever it is, the other rows still stand
-                    left_out = f"TorchInductor is left out: {str(error).partition(chr(10))[0]}"
+                    left_out = str(error).partition("\n")[0]
         table = table_of(rows, seconds)
     _print(scale, table, left_out)
     difference = rows[1].difference
@@ -258,7 +257,7 @@ def _print(scale: Scale, table: Table, left_out: str) -> None:
     )
     out.print(table)
     if left_out:
-        out.print(left_out)
+        out.print(f"TorchInductor is left out: {left_out}")
     out.print("Try next:")
     out.print("  LITZ_DEBUG=3 make demo            what fused, what did not, and why")
     out.print("  .venv/bin/python -m litz options  every flag, its default and its meaning")
@@ -268,9 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m litz.demo", description="Litz beside eager.")
     parser.add_argument("--quick", action="store_true", help="a tiny model, eager and Litz alone")
     quick = parser.parse_args(arguments).quick
-    has_compiler = any(map(shutil.which, COMPILERS))
+    left_out = "" if any(map(shutil.which, COMPILERS)) else "it needs a C++ compiler"
     with torch.no_grad():
-        agrees = run(QUICK if quick else Scale(), 0.2 if quick else 10, has_compiler and not quick)
+        agrees = run(QUICK, 0.2, "--quick") if quick else run(Scale(), 10, left_out)
     if not agrees:
         print(f"Litz differs from eager by more than {TOLERANCE}", file=sys.stderr)
     return 0 if agrees else 1

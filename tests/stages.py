@@ -33,7 +33,9 @@ from litz.target import Target, host
 Function = Callable[..., Any]
 
 
-def through_aot(function: Function, compiler: Callable[[torch.fx.GraphModule], Function]) -> Function:
+def through_aot(
+    function: Function, compiler: Callable[[torch.fx.GraphModule], Function]
+) -> Function:
     """Functionalised and decomposed as the backend does it, then handed to `compiler`."""
     return aot_function(  # type: ignore[no-any-return]
         function,
@@ -105,7 +107,8 @@ def stages(function: Function, *inputs: Any, **options: Any) -> Stages:
     """Every stage up to `schedule`, each called by hand."""
     found: list[Stages] = []
     named = {name.replace("__", "."): value for name, value in options.items()}
-    config, target = snapshot(named), host()
+    config = snapshot(named)
+    target = host(config.cpp.threads, config.cpp.simdlen)
 
     def compiler(module: torch.fx.GraphModule) -> Function:
         found.append(staged(module, target, config, inputs))

@@ -27,8 +27,6 @@ FILE_LINES, FUNCTION_LINES, CLASS_LINES, NESTING, COLUMNS = 500, 60, 300, 4, 100
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("local import", "litz/ir/expr.py:__repr__"): "text prints expressions: a real cycle",
     ("local import", "litz/cli.py:_facts"): "needs llvmlite, whose absence the command reports",
-    ("unread flag", "max_autotune"): "torch.compile's modes set it; there is no autotuner yet",
-    ("unread flag", "triton.cudagraphs"): "torch.compile's modes set it; there is no GPU path yet",
 }
 
 # What a package may import of Litz, itself aside.
@@ -42,9 +40,10 @@ LAW: dict[str, set[str]] = {
     "target": {"errors", "config"},
     "rewrite": {"ir", "errors"},
     "trace": {"ir", "errors"},
+    "requirements": {"errors"},
 }
 SEE_ALL = {"__init__", "__main__", "compiler", "backend", "autotune", "cli", "explain", "report"}
-SEE_ALL |= {"demo"}
+SEE_ALL |= {"api", "bench", "demo"}
 
 OPTIONAL = {"triton", "transformers", "torch._inductor"}  # may be absent; the last only in tests
 BANNED_IMPORTS = {"torch._inductor", "pickle", "cloudpickle", "dill", "shelve"}
@@ -229,14 +228,10 @@ def unfinished() -> Iterator[Breach]:
 
 
 def unread_flags() -> Iterator[Breach]:
-    """A flag exists because some stage reads `config.name` or `config.group.name`."""
-    read = {
-        ast.unparse(node).rpartition("config.")[2]
-        for source in package()
-        if source.room != "config"
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute)
-    }
+    """A flag exists because some stage reads `config.name`, or names it in a table."""
+    nodes = [n for s in package() if s.room != "config" for n in ast.walk(s.tree)]
+    read = {ast.unparse(n).rpartition("config.")[2] for n in nodes if isinstance(n, ast.Attribute)}
+    read |= {str(n.value) for n in nodes if isinstance(n, ast.Constant)}
     for name in sorted(set(FLAGS) - read):
         yield Breach("unread flag", name, 1, "no stage reads it")
 

@@ -1,4 +1,4 @@
-"""What a user meets: torch.compile's arguments, errors, fallbacks, explain, a machine without gcc."""
+"""What a user meets: arguments, errors, fallbacks, explain, a machine without a compiler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 
 import litz
-from litz.api import check_torch
 from litz.errors import (
     IndexOutOfRange,
     ModeWithOptions,
@@ -22,6 +21,7 @@ from litz.errors import (
     UnsupportedTorch,
     WrongFlagType,
 )
+from litz.requirements import check_torch
 
 RAISE = {"on_error": "raise"}
 
@@ -240,7 +240,7 @@ def test_litz_debug_prints_its_level(level: int, shown: str) -> None:
     program = (
         "import torch, litz\n"
         "f = torch.compile(lambda x: torch.softmax(x, -1), backend='litz')\n"
-        "f(torch.randn(4, 8))\n"
+        "f(torch.randn(4, 80))\n"
     )
     done = _run(program, LITZ_DEBUG=str(level))
     assert shown in done.stderr

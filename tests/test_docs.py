@@ -1,6 +1,6 @@
 """The documents are true: their programs run, their output is what is printed, their names exist.
 
-In: README.md and docs/*.md. A python block runs in the namespace of its document, and the text block
+In: README.md and docs/*.md. A python block runs in the namespace of its document; the text block
 behind it is what it prints. A console block is commands with their output, shortened by `...`.
 What is generated (output, the lists in layout.md, options.md and errors.md) is rewritten by
 
@@ -74,12 +74,13 @@ def executed(path: Path) -> list[Printed]:
     """Run the python blocks of a document, line numbers as in the document."""
     text = path.read_text()
     found = blocks(text)
-    namespace: dict[str, object] = {"__name__": path.stem}
+    namespace: dict[str, object] = {"__name__": "__main__"}
     linecache.cache[path.name] = (len(text), None, text.splitlines(keepends=True), path.name)
     results = []
     for block, after in itertools.pairwise([*found, None]):
         if block is not None and block.language == "python":
-            code = compile("\n" * (block.line - 1) + block.text, path.name, "exec")
+            placed = "\n" * (block.line - 1) + block.text
+            code = compile(placed, path.name, "exec", dont_inherit=True)
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, namespace)
             shown = after if after is not None and after.language == "text" else None

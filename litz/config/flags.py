@@ -129,7 +129,6 @@ class Config:
     pick_loop_orders: bool = flag(
         True, "schedule", "Order loops by the strides of what they touch."
     )
-    max_autotune: bool = flag(False, "schedule", "Measure candidates and keep the fastest.")
     size_asserts: bool = flag(
         True, "runtime", "Check dtype, shape and strides of the inputs of each call."
     )

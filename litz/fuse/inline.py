@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from litz.config import Config
 from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform, walk
-from litz.ir.index import simplify
+from litz.ir.index import simplify_indices
 from litz.ir.ops import OPS
 from litz.ir.program import (
     Buffer,
@@ -166,6 +166,8 @@ class _Inliner:
             return None  # a constant or a ramp costs nothing anywhere
         heavy = _heaviest(step) >= HEAVY
         if len(value.sites) > 1:
+            if _whole_reads(step) > 1:
+                return "reading it back moves fewer bytes than reading its operands again"
             if heavy:
                 return f"recomputing it at {len(value.sites)} sites costs more than storing it"
             if value.cost_again > config.realize_opcount_threshold:
@@ -186,7 +188,9 @@ class _Inliner:
             if not updates:
                 continue
             for root, place in value.sites:
-                same_place = place == () and node.index == self.body[root].stores[0].index  # type: ignore[union-attr]
+                reader = self.body[root]
+                assert isinstance(reader, Loop)
+                same_place = place == () and node.index == reader.stores[0].index
                 if root > updates[0] or (root == updates[0] and not same_place):
                     return f"it reads {node.buffer} before an in-place update"
         if _may_trap(step.stores[0].value):
@@ -249,20 +253,10 @@ def _value_at(store: Store, node: Expr) -> Expr:
     }
     value = substitute(store.value, places)
     if places:
-        value = _simplified_indices(value)
+        value = simplify_indices(value)
     if node.guard is None:
         return value
     return apply("where", node.guard, guarded(value, node.guard), const(0, value.dtype))
-
-
-def _simplified_indices(root: Expr) -> Expr:
-    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        node = rebuild(node, args)
-        if node.op != "load":
-            return node
-        return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
-
-    return transform(root, change)
 
 
 def guarded(root: Expr, guard: Expr) -> Expr:
@@ -291,6 +285,16 @@ def _repeats(node: Expr, consumer: Loop) -> int:
         if variable not in used and variable.extent.is_const:
             factor *= variable.extent.number
     return factor
+
+
+def _whole_reads(step: Loop) -> int:
+    """Operands as large as the result: what computing it again reads again."""
+    axes = frozenset(step.axes)
+    return sum(
+        not axes - frozenset().union(*(i.axes for i in node.index))
+        for node in loads(step.stores[0].value)
+        if node.index
+    )
 
 
 def _own_cost(step: Loop) -> int:

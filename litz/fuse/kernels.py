@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from litz.fuse.rows import Member, Misfit, align, common_outer, is_sequential, places_of
 from litz.ir.expr import Expr, cast, integer, load, narrow, rebuild, substitute, transform
-from litz.ir.index import simplify
+from litz.ir.index import simplify, simplify_indices
 from litz.ir.program import Buffer, Kernel, Loop, Origin, Phase, Store, loads
 from litz.rewrite import Simplifier
 
@@ -53,20 +53,10 @@ def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:
     moved = Store(
         store.buffer,
         tuple(simplify(substitute(i, places)) for i in store.index),
-        _simple_indices(substitute(store.value, places, memo)),
+        simplify_indices(substitute(store.value, places, memo)),
     )
     inner = tuple(places[a] for a in member.inner)
     return _Piece(moved, inner, is_sequential(member.loop))
-
-
-def _simple_indices(root: Expr) -> Expr:
-    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        node = rebuild(node, args)
-        if node.op == "load":
-            return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
-        return node
-
-    return transform(root, change)
 
 
 def _assign_levels(pieces: list[_Piece]) -> None:

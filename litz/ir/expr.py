@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from litz.ir.dtypes import BOOL, F32, I64, DType
+from litz.ir.dtypes import BF16, BOOL, F32, F64, I64, DType
 from litz.ir.ops import OPS, REDUCTIONS
 
 if TYPE_CHECKING:
@@ -110,17 +110,27 @@ def const(value: bool | int | float, dtype: DType) -> Expr:
     if dtype is BOOL:
         value = bool(value)
     elif dtype.is_float:
-        value = float(value)
-        if dtype is F32 and math.isfinite(value):
-            try:
-                value = struct.unpack("<f", struct.pack("<f", value))[0]
-            except OverflowError:
-                value = math.copysign(math.inf, value)
+        value = _rounded(float(value), dtype)
     else:
         value = int(value) & ((1 << dtype.bits) - 1)
         if dtype.kind == "i" and value >> (dtype.bits - 1):
             value -= 1 << dtype.bits
     return _node("const", (), value, dtype)
+
+
+def _rounded(value: float, dtype: DType) -> float:
+    """The nearest number of a float type, ties to even; what is too large becomes infinite."""
+    if dtype is F64 or not math.isfinite(value):
+        return value
+    if dtype is BF16:
+        (bits,) = struct.unpack("<I", struct.pack("<f", _rounded(value, F32)))
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+    code = "<f" if dtype is F32 else "<e"
+    try:
+        return float(struct.unpack(code, struct.pack(code, value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def integer(value: int) -> Expr:

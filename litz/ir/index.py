@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from math import gcd
 
-from litz.ir.expr import Expr, apply, integer, rebuild, transform
+from litz.ir.expr import Expr, apply, integer, load, rebuild, transform
 from litz.ir.program import Buffer
 
 Monomial = tuple[Expr, ...]
@@ -400,6 +400,18 @@ def _partners(poly: Poly, x: Expr, m: Expr) -> list[tuple[Monomial, int]]:
 
 def _merged(x: Expr, m: Expr, high: Expr) -> Expr:
     return modulo(x, from_poly(_combine("mul", [to_poly(m), to_poly(high.args[1])])))
+
+
+def simplify_indices(root: Expr) -> Expr:
+    """Simplify what loads are indexed by; values, which may wrap, stay as they are."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op != "load":
+            return node
+        return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
+
+    return transform(root, change)
 
 
 # -- what the stages ask ---------------------------------------------------------------------

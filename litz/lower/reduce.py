@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from litz.ir.dtypes import BOOL, DType
-from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, scan, substitute
-from litz.ir.index import ZERO, simplify
+from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, scan, substitute, walk
+from litz.ir.index import ZERO, simplify_indices
 from litz.ir.ops import REDUCTIONS
 from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
@@ -76,7 +76,7 @@ class Reducer:
         terms = []
         for point in product(*(range(a.extent.number) for a in self.axes)):
             place = dict(zip(self.axes, map(integer, point), strict=True))
-            terms.append(simplify_at(value, place))
+            terms.append(simplify_indices(substitute(value, place)))
         combine = REDUCTIONS[kind].combine
         while len(terms) > 1:  # pairwise, as eager's sums are
             pairs = [
@@ -88,14 +88,9 @@ class Reducer:
     def emit(self, target: Any, value_at: Callable[[list[Expr]], Expr]) -> View:
         place = positions(target.shape)
         value = value_at(self.kept(place))
-        has_reduce = not (self.count == 0 or not self.axes)
-        self.low.emit(target, place, value, self.axes if has_reduce else ())
+        reduces = any(node.op == "reduce" for node in walk(value))
+        self.low.emit(target, place, value, self.axes if reduces else ())
         return self.low.whole(target)
-
-
-def simplify_at(value: Expr, place: dict[Expr, Expr]) -> Expr:
-    """The value with reduced axes at fixed positions."""
-    return simplify(substitute(value, place))
 
 
 def identity(kind: str, dtype: DType) -> Expr:

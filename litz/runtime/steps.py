@@ -108,7 +108,8 @@ def as_buffer_view(arena: torch.UntypedStorage, buffer: Buffer, offset: int) -> 
     dtype = torch_dtype(buffer.dtype)
     start = offset // dtype.itemsize
     view = torch.empty(0, dtype=dtype)
-    view.set_(arena, start, numbers(buffer.shape), numbers(buffer.strides))  # type: ignore[call-overload]
+    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
+    view.set_(arena, start, shape, strides)  # type: ignore[call-overload]
     return view
 
 

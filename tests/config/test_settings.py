@@ -146,10 +146,7 @@ def test_layers_win_in_order() -> None:
 def test_modes_set_their_flags() -> None:
     assert litz.config.snapshot(mode="default").changed() == {}
     assert litz.config.snapshot(mode="reduce-overhead").triton.cudagraphs
-    assert litz.config.snapshot(mode="max-autotune").changed() == {
-        "max_autotune": True,
-        "triton.cudagraphs": True,
-    }
+    assert litz.config.snapshot(mode="max-autotune").changed() == {"triton.cudagraphs": True}
     assert not litz.config.snapshot(mode="max-autotune-no-cudagraphs").triton.cudagraphs
     assert litz.config.list_mode_options("reduce-overhead") == {"triton.cudagraphs": True}
     assert next(iter(litz.config.list_mode_options())) == "default"
@@ -237,7 +234,7 @@ def test_the_environment_is_parsed_by_type() -> None:
             {
                 "LITZ_MAX_FUSION_SIZE": " 3",
                 "LITZ_VERIFY": "False",
-                "LITZ_MAX_AUTOTUNE": "1",
+                "LITZ_EMULATE_PRECISION_CASTS": "1",
                 "LITZ_CPP_THREADS": "-1",
                 "LITZ_CPP_SIMDLEN": "None",
                 "LITZ_ON_ERROR": "raise",
@@ -247,7 +244,7 @@ def test_the_environment_is_parsed_by_type() -> None:
     assert config.changed() == {
         "max_fusion_size": 3,
         "verify": False,
-        "max_autotune": True,
+        "emulate_precision_casts": True,
         "on_error": "raise",
     }
 

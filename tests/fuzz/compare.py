@@ -60,9 +60,7 @@ def same_kind(label: str, got: torch.Tensor, want: torch.Tensor) -> None:
         assert not differs.any(), f"{label}{_first(differs, got=got, eager=want)}"
 
 
-def close(
-    label: str, got: torch.Tensor, eager: torch.Tensor, exact: Any, noisy: list[Any]
-) -> None:
+def close(label: str, got: torch.Tensor, eager: torch.Tensor, exact: Any, noisy: list[Any]) -> None:
     wide, seen = got.double(), eager.double()
     both = seen.isfinite() & exact.isfinite()
     for run in noisy:

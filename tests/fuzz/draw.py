@@ -26,62 +26,99 @@ from tests.fuzz.programs import (
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 # Continuous functions of a float, safe over all of its range.
-SMOOTH = """
+SMOOTH = (
+    """
 {a}.exp()|{a}.sin()|{a}.cos()|{a}.tanh()|{a}.sigmoid()|{a}.relu()|-{a}|{a}.abs()|{a} * {a}
 ({a}.abs() + 1).log()|({a}.abs() + 0.5).rsqrt()|({a}.abs() + 0.1).sqrt()|1 / ({a}.abs() + 0.5)
 {a}.erf()|{a}.expm1()|{a}.abs().log1p()|{a}.atan()|{a}.clamp(-1, 0.5)|F.gelu({a})|F.silu({a})
 F.gelu({a}, approximate="tanh")|F.leaky_relu({a}, 0.1)|F.softplus({a})|F.elu({a})|F.mish({a})
 {a}.asinh()|F.hardswish({a})|F.hardtanh({a})|{a} ** 3|({a}.abs() + 0.5) ** 1.7|{a}.sinh()
-""".replace("\n", "|").strip("|").split("|")
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
 # Of any number.
 PLAIN = ["{a} * 2", "{a} + 1", "{a} - 3", "{a}.clone()", "3 - {a}", "{a} * 0.5", "{a}.clamp(min=1)"]
 # Jumps: exact operands alone.
-JUMPS = """
+JUMPS = (
+    """
 {a}.floor()|{a}.ceil()|{a}.round()|{a}.trunc()|{a}.sign()|{a} > 0|{a} <= {b}|{a} == {b}|{a} != 0
 torch.isnan({a})|{a}.isfinite()|{a}.bool()|~({a} > {b})|{a}.argmax({d})|{a}.argmin({d})|{a}.argmax()
 {a}.any({d})|{a}.all()|{a}.max({d})[1]|{a}.min({d})[1]|{a}.logical_not()|torch.signbit({a})
 {a}.any({d}, keepdim=True)|{a} // 2|{a} % 3|{a}.remainder({b})|{a}.fmod({b})|{a} // {b}
 torch.div({a}, {b}, rounding_mode="trunc")|{a}.logical_and({b})|{a}.heaviside({b})
-""".replace("\n", "|").strip("|").split("|")
-INTEGER = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+INTEGER = (
+    """
 {a} & {b}|{a} | {b}|{a} ^ {b}|~{a}|{a}.bitwise_left_shift({n})|{a} >> {n}|{a}.abs()|-{a}|{a} ** {n}
 {a} // 3|{a} % 5|{a} % -4|torch.div({a}, 2, rounding_mode="trunc")|{a}.fmod(3)|{a}.sign()|{a} * {b}
-""".replace("\n", "|").replace("{a} | {b}", "{a}.bitwise_or({b})").strip("|").split("|")
-PAIRS = """
+""".replace("\n", "|")
+    .replace("{a} | {b}", "{a}.bitwise_or({b})")
+    .strip("|")
+    .split("|")
+)
+PAIRS = (
+    """
 {a} + {b}|{a} - {b}|{a} * {b}|torch.maximum({a}, {b})|torch.minimum({a}, {b})|torch.lerp({a}, {b}, 0.3)
 {a} / ({b}.abs() + 1)|torch.atan2({a}, {b}.abs() + 1)|torch.add({a}, {b}, alpha=2)|{a}.clamp(max={b})
 torch.hypot({a}, {b})|torch.addcmul({a}, {b}, {b})|torch.rsub({a}, {b})
-""".replace("\n", "|").strip("|").split("|")
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
 CHOICES = ["torch.where({c}, {a}, {b})", "{a}.masked_fill({c}, 2)", "torch.where({c}, {a}, 0)"]
-VIEWS = """
+VIEWS = (
+    """
 {a}.transpose({d}, {e})|{a}.unsqueeze({d})|{a}.squeeze()|{a}.flatten()|{a}.mT|{a}[..., ::2]|{a}[1:]
 {a}.narrow({d}, 0, 1)|{a}.select({d}, -1)|{a}.select({d}, 0)|{a}.movedim({d}, {e})|{a}[..., :-1]
 {a}.diagonal(0, {d}, {e})|{a}.unfold({d}, 2, 1)|{a}.chunk(2, {d})[-1]|{a}.unbind({d})[0]
 {a}.reshape(-1)|{a}.reshape({s})|{a}.contiguous()|{a}.expand(2, *{a}.shape)|{a}.view({s})
 {a}.split(2, {d})[0]|{a}[None]|{a}.permute({p})|{a}.T|{a}.unflatten({d}, (-1, 2))|{a}[..., None]
-""".replace("\n", "|").strip("|").split("|")
-MOVES = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+MOVES = (
+    """
 {a}.flip({d})|{a}.repeat({r})|{a}.roll({n}, {d})|F.pad({a}, (1, 2))|F.pad({a}, (-1, 1, 0, 1))
 torch.cat([{a}, {b2}], {d})|torch.stack([{a}, {a}], {d})|torch.cat([{a}, {a}, {a}, {a}, {a}], {d})
 torch.tril({a})|torch.triu({a}, 1)|{a}.repeat_interleave(2, {d})|{a}.index_select({d}, {i})
 {a}[{i}]|{a}[..., {i}]|{a}.gather({d}, {g})|{a}.take_along_dim({g}, {d})|F.pad({a}, (1, 0), value=2)
 {a}[{i}, {i}]|{a}[{i}, :, {i}]|torch.slice_scatter({a}, {a}[1:], 0, 0, -1)
 torch.cat([{a}, {b2}.to({t})], {d})|torch.select_scatter({a}, {a}.select({d}, 0), {d}, -1)
-""".replace("\n", "|").strip("|").split("|")
-REDUCTIONS = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+REDUCTIONS = (
+    """
 {a}.sum()|{a}.sum({d})|{a}.sum({d}, keepdim=True)|{a}.amax({d})|{a}.amin({d}, keepdim=True)|{a}.max()
 {a}.max({d})[0]|{a}.sum(({d}, {e}))|{a}.amax(({d}, {e}), keepdim=True)|{a}.cumsum({d})|{a}.min()
-""".replace("\n", "|").strip("|").split("|")
-FLOAT_REDUCTIONS = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+FLOAT_REDUCTIONS = (
+    """
 {a}.mean()|{a}.mean({d}, keepdim=True)|{a}.softmax({d})|{a}.log_softmax({d})|{a}.logsumexp({d})
 {a}.var({d}, correction=0)|{a}.std({d}, keepdim=True)|torch.var_mean({a}, {d})[1]|{a}.norm(dim={d})
 F.layer_norm({a}, {a}.shape[-1:])|{a} @ {a}.mT|F.linear({a}, {a}.flatten(0, -2))|{a}.mean(({d}, {e}))
 F.rms_norm({a}, {a}.shape[-1:])|F.normalize({a}, dim={d})|{a}.clamp(-1.5, 1.5).prod({d})
-""".replace("\n", "|").strip("|").split("|")
-MUTATIONS = """
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
+MUTATIONS = (
+    """
 {a}.add_(1)|{a}.mul_(2)|{a}.copy_({b})|{a}[..., :1].add_(1)|{a}.neg_()|{a}.sub_({b})|{a}.zero_()
 {a}.transpose({d}, {e}).add_({b})|{a}.fill_(2)|{a}[..., 0] = 1|{a}.copy_({a}.flip({d}))|{a}.clamp_(-1, 1)
-""".replace("\n", "|").strip("|").split("|")
+""".replace("\n", "|")
+    .strip("|")
+    .split("|")
+)
 
 NEW, SAME, EXACT = "new", "same", "exact"
 

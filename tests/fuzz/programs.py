@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from hypothesis import strategies as st
 
 FLOATS = {n: getattr(torch, n) for n in ("float32", "float64", "bfloat16", "float16")}
 INTEGERS = {n: getattr(torch, n) for n in ("int64", "int32", "int16", "int8", "uint8")}

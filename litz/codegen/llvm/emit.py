@@ -34,7 +34,7 @@ class KernelEmitter:
         self.b.lines.append("entry:")
         self.scopes = Scopes(self.b)
         self.values = Values(self.b, self.scopes, self.choice.lanes)
-        self.values.written = {s.buffer for p in self.kernel.phases for s in p.stores}
+        self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
 
     def emit(self) -> str:
         """The whole function."""
@@ -58,18 +58,18 @@ class KernelEmitter:
         b, values = self.b, self.values
         flat = {buffer.name: buffer for buffer in (*written(self.kernel), *read(self.kernel))}
         for k in range(len(self.scheduled.arguments)):
-            values.pointers[flat[f"b{k}"]] = self._argument(k)
+            values.memory.pointers[flat[f"b{k}"]] = self._argument(k)
         copies = self.choice.lanes if self.choice.vector is not None else 1
         for row in self.kernel.scratch:
             kind = stored_type(row.dtype, 1)
             count = row.shape[0].number * copies
             # A row stays within a cache line's alignment, so that whole vectors load in one.
-            values.pointers[row] = b.emit(f"alloca [{count} x {kind}], align 64", POINTER)
-            values.local[row] = copies
+            values.memory.pointers[row] = b.emit(f"alloca [{count} x {kind}], align 64", POINTER)
+            values.memory.local[row] = copies
         values.errors = b.emit("alloca i32", POINTER)
         b.lines.append(f"  store i32 0, {values.errors}")
-        values.safe = b.emit("alloca i64, align 8", POINTER)
-        b.lines.append(f"  store i64 0, {values.safe}")
+        values.memory.safe = b.emit("alloca i64, align 8", POINTER)
+        b.lines.append(f"  store i64 0, {values.memory.safe}")
 
     def _argument(self, k: int) -> Value:
         slot = self.b.emit(f"getelementptr ptr, ptr %args, i64 {k}", POINTER)
@@ -235,7 +235,7 @@ class KernelEmitter:
         """All values first: a buffer may have taken the place of one that is read here."""
         computed = [self.values.value(s.value) for s in stores]
         for store, value in zip(stores, computed, strict=True):
-            self.values.store(store.buffer, store.index[0], value, store.value.dtype)
+            self.values.memory.store(store.buffer, store.index[0], value, store.value.dtype)
 
     def _number(self, value: int) -> Value:
         return self.b.constant(value, I64)

@@ -8,12 +8,12 @@ expression is the same in all lanes, a vector if it is not. Example: with j0 in 
 from __future__ import annotations
 
 from litz.codegen.llvm.builder import Builder, Type, Value
-from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert, stored_type
+from litz.codegen.llvm.memory import Memory
+from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert
 from litz.codegen.llvm.scope import Scopes
-from litz.ir.dtypes import BOOL, I64, DType
+from litz.ir.dtypes import I64, DType
 from litz.ir.expr import Expr
-from litz.ir.index import bounds, coefficient, is_nonnegative, to_poly
-from litz.ir.program import Buffer
+from litz.ir.index import bounds, is_nonnegative, to_poly
 
 INDEX = Type("i64", 1)
 BIT = Type("i1", 1)
@@ -32,13 +32,10 @@ class Values:
         self.mask: Value | None = None
         self.axis_level: dict[Expr, int] = {}
         self.row_level = 0
-        self.pointers: dict[Buffer, Value] = {}
-        self.local: dict[Buffer, int] = {}  # scratch: copies held side by side, one a lane
-        self.written: set[Buffer] = set()
+        self.memory = Memory(self)
         self.wanted: set[tuple[str, str, int]] = set()  # inline math functions used
         self.accumulators: dict[Expr, Value] = {}  # of scans
         self.errors: Value | None = None
-        self.safe: Value | None = None
         self._facts: dict[Expr, tuple[bool, bool]] = {}
 
     # -- what is known of a node -------------------------------------------------------------
@@ -70,8 +67,8 @@ class Values:
         if node.op == "axis":
             return False, node is self.vector
         if node.op == "load":
-            state = state or node.buffer in self.local or node.buffer in self.written
-            varies = varies or self.local.get(node.buffer, 1) > 1
+            state = state or node.buffer in self.memory.local or node.buffer in self.memory.written
+            varies = varies or self.memory.local.get(node.buffer, 1) > 1
         elif node.op in ("reduce", "scan"):
             state = True
             outer = self.vector is not None and self.axis_level.get(self.vector) == self.row_level
@@ -153,7 +150,7 @@ class Values:
         if node.op == "axis":
             return self._lane_numbers(node)
         if node.op == "load":
-            return self._load(node)
+            return self.memory.load(node)
         if node.op in ("cast", "narrow"):
             return convert(self.b, self.value(node.args[0]), node.args[0].dtype, node.dtype)
         if node.op == "scan":
@@ -264,160 +261,3 @@ class Values:
             self._flag(zero, DIVISION_ERROR)
             y = self.b.select(zero, self.b.constant(1, y.type), y)
         return SPELLING[node.op](self.b, node.dtype, x, y)
-
-    # -- memory ------------------------------------------------------------------------------
-
-    def _load(self, node: Expr) -> Value:
-        """Operands are emitted first, each in its own scope; then this node's is selected."""
-        buffer, index, level = node.buffer, node.index[0], self.level(node)
-        guard = None if node.guard is None else self.value(node.guard)
-        copies = self.local.get(buffer, 1)
-        if copies > 1 or not self.varies(index):
-            place = self.value(index)
-            self.scopes.select(level)
-            if copies > 1:
-                address = self._address(buffer, self.b.mul(place, copies))
-                return self._loaded(node, address, self.lanes)
-            return self._uniform_load(node, place, guard, level)
-        assert self.vector is not None and self.base is not None
-        found = coefficient(index, self.vector)
-        mask = self._load_mask(node, level)
-        if found is None or not found[0].is_const or self.varies(found[1]):
-            places = self.lanewise(index)
-            self.scopes.select(level)
-            return self._gather(node, places, mask)
-        stride, rest = found[0].attr, self.value(found[1])
-        self.scopes.select(level)
-        if stride == 1:
-            address = self._address(buffer, self.b.add(rest, self.base))
-            return self._masked_load(node, address, mask)
-        first = self.spread(self.b.add(rest, self.b.mul(self.base, stride)), level)
-        self.scopes.select(level)
-        return self._gather(node, self.b.add(first, self.iota(stride)), mask)
-
-    def _uniform_load(self, node: Expr, place: Value, guard: Value | None, level: int) -> Value:
-        """One address for all lanes. If the guard differs by lane: read if any may, keep where it
-        holds."""
-        if guard is None or guard.type.lanes == 1:
-            return self._scalar_load(node, place, guard)
-        one = self._scalar_load(node, place, self.b.any_lane(guard))
-        zero = self.b.constant(0, Type(one.type.element, self.lanes))
-        spread = self.spread(one, level)
-        self.scopes.select(level)
-        return self.b.select(guard, spread, zero)
-
-    def _load_mask(self, node: Expr, level: int) -> Value | None:
-        if node.guard is None:
-            return self.mask
-        guard = self.lanewise(node.guard)
-        self.scopes.select(level)
-        return guard if self.mask is None else self.b.bit_and(guard, self.mask)
-
-    def _address(self, buffer: Buffer, place: Value) -> Value:
-        element = stored_type(buffer.dtype, 1)
-        pointer = self.pointers[buffer]
-        where = Type("ptr", place.type.lanes)
-        return self.b.emit(f"getelementptr inbounds {element}, {pointer}, {place}", where)
-
-    def _loaded(self, node: Expr, address: Value, lanes: int) -> Value:
-        kind = stored_type(node.dtype, lanes)
-        text = f"load {kind}, {address}, align {node.dtype.bytes}"
-        return self._from_memory(node.dtype, self.b.emit(text, kind))
-
-    def _from_memory(self, dtype: DType, value: Value) -> Value:
-        return self.b.compare("ne", value, 0) if dtype is BOOL else value
-
-    def _scalar_load(self, node: Expr, place: Value, guard: Value | None) -> Value:
-        """A guarded scalar reads a zero of our own where it must not read the buffer."""
-        address = self._address(node.buffer, place)
-        if guard is not None:
-            assert self.safe is not None
-            address = self.b.select(guard, address, self.safe)
-        return self._loaded(node, address, 1)
-
-    def _masked_load(self, node: Expr, address: Value, mask: Value | None) -> Value:
-        if mask is None or self.lanes == 1:
-            return (
-                self._loaded(node, address, self.lanes)
-                if mask is None
-                else (self._lane_load(node, address, mask))
-            )
-        kind = stored_type(node.dtype, self.lanes)
-        symbol = f"llvm.masked.load.{kind.mangled}.p0"
-        align = Value(str(node.dtype.bytes), Type("i32", 1))
-        zero = Value("zeroinitializer", kind)
-        return self._from_memory(
-            node.dtype, self._masked_call(symbol, kind, address, align, mask, zero)
-        )
-
-    def _lane_load(self, node: Expr, address: Value, mask: Value) -> Value:
-        assert self.safe is not None
-        return self._loaded(node, self.b.select(mask, address, self.safe), 1)
-
-    def _gather(self, node: Expr, places: Value, mask: Value | None) -> Value:
-        address = self._address(node.buffer, places)
-        if self.lanes == 1:
-            return self._masked_load(node, address, mask)
-        kind = stored_type(node.dtype, self.lanes)
-        symbol = f"llvm.masked.gather.{kind.mangled}.v{self.lanes}p0"
-        align = Value(str(node.dtype.bytes), Type("i32", 1))
-        inside = mask or self.b.constant(1, Type("i1", self.lanes))
-        zero = Value("zeroinitializer", kind)
-        return self._from_memory(
-            node.dtype, self._masked_call(symbol, kind, address, align, inside, zero)
-        )
-
-    def _masked_call(self, symbol: str, result: Type, *args: Value) -> Value:
-        """The alignment must be an immediate: its operand is declared so."""
-        types = ", ".join(
-            f"{a.type} immarg" if a.type.element == "i32" and a.type.lanes == 1 else str(a.type)
-            for a in args
-        )
-        self.b.declares.add(f"declare {result} @{symbol}({types})")
-        text = f"call {result} @{symbol}({', '.join(map(str, args))})"
-        if result.element == "void":
-            self.b.lines.append(f"  {text}")
-            return args[0]
-        return self.b.emit(text, result)
-
-    def store(self, buffer: Buffer, index: Expr, value: Value, dtype: DType) -> None:
-        """Write a value here: one element, a vector side by side, or lane by lane."""
-        copies = self.local.get(buffer, 1)
-        if copies > 1:
-            address = self._address(buffer, self.b.mul(self.value(index), copies))
-            self._write(address, self._to_memory(dtype, self.spread(value)))
-            return
-        if not self.varies(index):
-            self._write(self._address(buffer, self.value(index)), self._to_memory(dtype, value))
-            return
-        stored = self._to_memory(dtype, self.spread(value))
-        found = coefficient(index, self.vector) if self.vector is not None else None
-        if found is not None and found[0].is_const and found[0].attr == 1:
-            assert self.base is not None
-            place = self.b.add(self.value(found[1]), self.base)
-            self._masked_write("store", self._address(buffer, place), stored, dtype)
-            return
-        address = self._address(buffer, self.lanewise(index))
-        self._masked_write("scatter", address, stored, dtype)
-
-    def _to_memory(self, dtype: DType, value: Value) -> Value:
-        return self.b.convert("zext", value, "i8") if dtype is BOOL else value
-
-    def _write(self, address: Value, value: Value) -> None:
-        self.b.lines.append(f"  store {value}, {address}, align {self._bytes(value)}")
-
-    def _bytes(self, value: Value) -> int:
-        return max(value.type.bits // 8, 1)
-
-    def _masked_write(self, kind: str, address: Value, value: Value, dtype: DType) -> None:
-        if kind == "store" and self.mask is None:
-            self._write(address, value)
-            return
-        if self.lanes == 1:
-            self._write(address, value)
-            return
-        pointers = "p0" if kind == "store" else f"v{self.lanes}p0"
-        symbol = f"llvm.masked.{kind}.{value.type.mangled}.{pointers}"
-        align = Value(str(self._bytes(value)), Type("i32", 1))
-        mask = self.mask or self.b.constant(1, Type("i1", self.lanes))
-        self._masked_call(symbol, Type("void", 1), value, address, align, mask)

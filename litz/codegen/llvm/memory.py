@@ -1,0 +1,187 @@
+"""Memory: loads and stores, as scalars, as vectors side by side, or lane by lane.
+
+In: a load or store with a flat index. Out: the instructions that fit how the index moves along the
+lanes: not at all (one scalar), by one (one vector), otherwise (a gather or scatter). The last,
+partial vector of a loop and guarded loads are masked; a guarded scalar reads a zero of our own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from litz.codegen.llvm.builder import Type, Value
+from litz.codegen.llvm.ops import stored_type
+from litz.ir.dtypes import BOOL, DType
+from litz.ir.expr import Expr
+from litz.ir.index import coefficient
+from litz.ir.program import Buffer
+
+if TYPE_CHECKING:
+    from litz.codegen.llvm.values import Values
+
+
+class Memory:
+    """The buffers of one kernel. `pointers` is where each lies; `local` holds scratch, with the
+    number of copies side by side: one a lane if lanes are rows."""
+
+    def __init__(self, values: Values) -> None:
+        self.v = values
+        self.pointers: dict[Buffer, Value] = {}
+        self.local: dict[Buffer, int] = {}
+        self.written: set[Buffer] = set()
+        self.safe: Value | None = None  # a zero that guarded scalars read instead
+
+    def load(self, node: Expr) -> Value:
+        """Operands are emitted first, each in its own scope; then this node's is selected."""
+        buffer, index, level = node.buffer, node.index[0], self.v.level(node)
+        guard = None if node.guard is None else self.v.value(node.guard)
+        copies = self.local.get(buffer, 1)
+        if copies > 1 or not self.v.varies(index):
+            place = self.v.value(index)
+            self.v.scopes.select(level)
+            if copies > 1:
+                address = self._address(buffer, self.v.b.mul(place, copies))
+                return self._loaded(node, address, self.v.lanes)
+            return self._uniform_load(node, place, guard, level)
+        assert self.v.vector is not None and self.v.base is not None
+        found = coefficient(index, self.v.vector)
+        mask = self._load_mask(node, level)
+        if found is None or not found[0].is_const or self.v.varies(found[1]):
+            places = self.v.lanewise(index)
+            self.v.scopes.select(level)
+            return self._gather(node, places, mask)
+        stride, rest = found[0].attr, self.v.value(found[1])
+        self.v.scopes.select(level)
+        if stride == 1:
+            address = self._address(buffer, self.v.b.add(rest, self.v.base))
+            return self._masked_load(node, address, mask)
+        first = self.v.spread(self.v.b.add(rest, self.v.b.mul(self.v.base, stride)), level)
+        self.v.scopes.select(level)
+        return self._gather(node, self.v.b.add(first, self.v.iota(stride)), mask)
+
+    def _uniform_load(self, node: Expr, place: Value, guard: Value | None, level: int) -> Value:
+        """One address for all lanes. If the guard differs by lane: read if any may, keep where it
+        holds."""
+        if guard is None or guard.type.lanes == 1:
+            return self._scalar_load(node, place, guard)
+        one = self._scalar_load(node, place, self.v.b.any_lane(guard))
+        zero = self.v.b.constant(0, Type(one.type.element, self.v.lanes))
+        spread = self.v.spread(one, level)
+        self.v.scopes.select(level)
+        return self.v.b.select(guard, spread, zero)
+
+    def _load_mask(self, node: Expr, level: int) -> Value | None:
+        if node.guard is None:
+            return self.v.mask
+        guard = self.v.lanewise(node.guard)
+        self.v.scopes.select(level)
+        return guard if self.v.mask is None else self.v.b.bit_and(guard, self.v.mask)
+
+    def _address(self, buffer: Buffer, place: Value) -> Value:
+        element = stored_type(buffer.dtype, 1)
+        pointer = self.pointers[buffer]
+        where = Type("ptr", place.type.lanes)
+        return self.v.b.emit(f"getelementptr inbounds {element}, {pointer}, {place}", where)
+
+    def _loaded(self, node: Expr, address: Value, lanes: int) -> Value:
+        kind = stored_type(node.dtype, lanes)
+        text = f"load {kind}, {address}, align {node.dtype.bytes}"
+        return self._from_memory(node.dtype, self.v.b.emit(text, kind))
+
+    def _from_memory(self, dtype: DType, value: Value) -> Value:
+        return self.v.b.compare("ne", value, 0) if dtype is BOOL else value
+
+    def _scalar_load(self, node: Expr, place: Value, guard: Value | None) -> Value:
+        """A guarded scalar reads a zero of our own where it must not read the buffer."""
+        address = self._address(node.buffer, place)
+        if guard is not None:
+            assert self.safe is not None
+            address = self.v.b.select(guard, address, self.safe)
+        return self._loaded(node, address, 1)
+
+    def _masked_load(self, node: Expr, address: Value, mask: Value | None) -> Value:
+        if mask is None or self.v.lanes == 1:
+            return (
+                self._loaded(node, address, self.v.lanes)
+                if mask is None
+                else (self._lane_load(node, address, mask))
+            )
+        kind = stored_type(node.dtype, self.v.lanes)
+        symbol = f"llvm.masked.load.{kind.mangled}.p0"
+        align = Value(str(node.dtype.bytes), Type("i32", 1))
+        zero = Value("zeroinitializer", kind)
+        return self._from_memory(
+            node.dtype, self._masked_call(symbol, kind, address, align, mask, zero)
+        )
+
+    def _lane_load(self, node: Expr, address: Value, mask: Value) -> Value:
+        assert self.safe is not None
+        return self._loaded(node, self.v.b.select(mask, address, self.safe), 1)
+
+    def _gather(self, node: Expr, places: Value, mask: Value | None) -> Value:
+        address = self._address(node.buffer, places)
+        if self.v.lanes == 1:
+            return self._masked_load(node, address, mask)
+        kind = stored_type(node.dtype, self.v.lanes)
+        symbol = f"llvm.masked.gather.{kind.mangled}.v{self.v.lanes}p0"
+        align = Value(str(node.dtype.bytes), Type("i32", 1))
+        inside = mask or self.v.b.constant(1, Type("i1", self.v.lanes))
+        zero = Value("zeroinitializer", kind)
+        return self._from_memory(
+            node.dtype, self._masked_call(symbol, kind, address, align, inside, zero)
+        )
+
+    def _masked_call(self, symbol: str, result: Type, *args: Value) -> Value:
+        """The alignment must be an immediate: its operand is declared so."""
+        types = ", ".join(
+            f"{a.type} immarg" if a.type.element == "i32" and a.type.lanes == 1 else str(a.type)
+            for a in args
+        )
+        self.v.b.declares.add(f"declare {result} @{symbol}({types})")
+        text = f"call {result} @{symbol}({', '.join(map(str, args))})"
+        if result.element == "void":
+            self.v.b.lines.append(f"  {text}")
+            return args[0]
+        return self.v.b.emit(text, result)
+
+    def store(self, buffer: Buffer, index: Expr, value: Value, dtype: DType) -> None:
+        """Write a value here: one element, a vector side by side, or lane by lane."""
+        copies = self.local.get(buffer, 1)
+        if copies > 1:
+            address = self._address(buffer, self.v.b.mul(self.v.value(index), copies))
+            self._write(address, self._to_memory(dtype, self.v.spread(value)))
+            return
+        if not self.v.varies(index):
+            self._write(self._address(buffer, self.v.value(index)), self._to_memory(dtype, value))
+            return
+        stored = self._to_memory(dtype, self.v.spread(value))
+        found = coefficient(index, self.v.vector) if self.v.vector is not None else None
+        if found is not None and found[0].is_const and found[0].attr == 1:
+            assert self.v.base is not None
+            place = self.v.b.add(self.v.value(found[1]), self.v.base)
+            self._masked_write("store", self._address(buffer, place), stored, dtype)
+            return
+        address = self._address(buffer, self.v.lanewise(index))
+        self._masked_write("scatter", address, stored, dtype)
+
+    def _to_memory(self, dtype: DType, value: Value) -> Value:
+        return self.v.b.convert("zext", value, "i8") if dtype is BOOL else value
+
+    def _write(self, address: Value, value: Value) -> None:
+        self.v.b.lines.append(f"  store {value}, {address}, align {self._bytes(value)}")
+
+    def _bytes(self, value: Value) -> int:
+        return max(value.type.bits // 8, 1)
+
+    def _masked_write(self, kind: str, address: Value, value: Value, dtype: DType) -> None:
+        if kind == "store" and self.v.mask is None:
+            self._write(address, value)
+            return
+        if self.v.lanes == 1:
+            self._write(address, value)
+            return
+        pointers = "p0" if kind == "store" else f"v{self.v.lanes}p0"
+        symbol = f"llvm.masked.{kind}.{value.type.mangled}.{pointers}"
+        align = Value(str(self._bytes(value)), Type("i32", 1))
+        mask = self.v.mask or self.v.b.constant(1, Type("i1", self.v.lanes))
+        self._masked_call(symbol, Type("void", 1), value, address, align, mask)
