@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz import config as settings
 from litz import requirements as requirements  # checked before what needs it is imported
@@ -48,7 +49,9 @@ def _compiled_or_eager(
     module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation
 ) -> Callable[..., Any]:
     try:
-        compiled, report = compile_graph(module, kind, config)
+        # torch traces under a mode in which tensors hold no data; passes compute with constants.
+        with unset_fake_temporarily():
+            compiled, report = compile_graph(module, kind, config)
     except Exception as error:
         _refuse(error, kind, config, notes)
         return _eager(module)

@@ -89,7 +89,7 @@ class Attention(nn.Module):
         parts = self.inputs(x).view(batch, tokens, 3, self.heads, self.head_width)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(self.rotated(q), self.rotated(k), v, is_causal=True)
-        return self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
+        return self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))
 
 
 class Block(nn.Module):
@@ -106,7 +106,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm_attention(x))
         h = self.norm_mlp(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))  # type: ignore[no-any-return]
+        return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
 class LanguageModel(nn.Module):

@@ -55,7 +55,13 @@ class Cpp:
     min_chunk_size: int = flag(
         4096, "schedule", "Elements of work that a thread must get before another is used.", low=1
     )
-    opt_level: int = flag(2, "build", "LLVM's optimisation level.", low=0, high=3)
+    opt_level: int = flag(
+        2,
+        "build",
+        "0 only inlines, 2 is our short pipeline, 3 is LLVM's own.",
+        low=0,
+        high=3,
+    )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from litz.config import Config
 from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform, walk
-from litz.ir.index import simplify_indices
+from litz.ir.index import ZERO, simplify_indices
 from litz.ir.ops import OPS
 from litz.ir.program import (
     Buffer,
@@ -197,6 +197,8 @@ class _Inliner:
             guarded = any(n.guard is not None for _, place in value.sites for n in place)
             if guarded:
                 return "an integer division must not run where a guard is false"
+        if any(_loses_check(step.stores[0], n) for _, place in value.sites for n in place[-1:]):
+            return "its reader checks an index on which it does not depend"
         return None
 
     # -- substituting ------------------------------------------------------------------------
@@ -260,10 +262,13 @@ def _value_at(store: Store, node: Expr) -> Expr:
 
 
 def guarded(root: Expr, guard: Expr) -> Expr:
-    """Every load below `root` reads only where `guard` holds as well."""
+    """Every load below `root` reads, and every index is checked, only where `guard` holds as well."""
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         node = rebuild(node, args)
+        if node.op == "check_index":
+            index, extent = node.args
+            return apply("check_index", apply("where", guard, index, ZERO), extent)
         if node.op != "load":
             return node
         both = guard if node.guard is None else apply("and", guard, node.guard)
@@ -313,6 +318,14 @@ def _may_trap(value: Expr) -> bool:
     return any(
         n.op in ("floordiv", "truncdiv", "mod") and not n.args[1].is_const and loads(n)
         for n in walk(value)
+    )
+
+
+def _loses_check(store: Store, node: Expr) -> bool:
+    """Whether writing the value in the place of a load would drop the check of an index."""
+    return any(
+        variable not in store.value.axes and any(n.op == "check_index" for n in walk(index))
+        for variable, index in zip(store.index, node.index, strict=True)
     )
 
 

@@ -96,6 +96,8 @@ class Environment:
         return self.view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
 
     def view(self, window: ViewArg) -> Array:
+        if window.buffer.name not in self.storage and ZERO in window.buffer.shape:
+            self.allocate(window.buffer)  # no loop runs over an empty buffer
         flat, offset = self.storage[window.buffer.name], self.number(window.offset)
         shape, strides = self.shape(window.shape), self.shape(window.strides)
         if offset < 0 or offset + _span(shape, strides) > len(flat):

@@ -115,6 +115,8 @@ class _Verifier:
         self, buffer: Buffer, local: tuple[Buffer, ...] = (), node: Expr | None = None
     ) -> None:
         self._named(buffer)
+        if ZERO in buffer.shape:
+            return  # nothing has to be written into it
         if buffer not in self.ready and (self.closed or buffer in local):
             self._fail(f"{buffer} is read before it is written", node)
 

@@ -13,7 +13,7 @@ import torch
 
 from litz.ir.dtypes import I64
 from litz.ir.expr import Expr, apply, cast, const
-from litz.ir.index import ZERO
+from litz.ir.index import ONE, ZERO
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, broadcast, widen
 
@@ -105,3 +105,5 @@ def _index(low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | 
 def _generated(x: View) -> None:
     if x.dtype.kind == "x" or any(s is ZERO for s in x.shape):
         raise NotGenerated("a type that is not generated, or an empty tensor")
+    if any(s is ZERO and n is not ONE for n, s in zip(x.shape, x.strides, strict=True)):
+        raise NotGenerated("an expanded tensor: its indices, and their checks, would vanish")

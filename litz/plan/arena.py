@@ -20,7 +20,7 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.plan.order import byte_size, intermediates
+from litz.plan.order import byte_size, intermediates, never_written
 
 ALIGNMENT = 64
 
@@ -74,7 +74,7 @@ def assign_slots(graph: KernelGraph, config: Config) -> Plan:
         for b in (*read(step), *written(step)):
             last[b] = k
     arena = Arena()
-    slots: dict[str, Slot] = {}
+    slots = {b.name: Slot(0, 0) for b in never_written(graph)}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
         dying = [b for b in dying if b in placed]

@@ -43,6 +43,13 @@ def intermediates(graph: KernelGraph) -> set[Buffer]:
     return made - outside
 
 
+def never_written(graph: KernelGraph) -> list[Buffer]:
+    """Empty buffers that an ATen call reads: no loop runs over them, yet the call needs a tensor."""
+    known = {b for b in (*graph.inputs, *graph.constants) if isinstance(b, Buffer)}
+    known.update(b for step in graph.body for b in written(step))
+    return [b for step in graph.body for b in read(step) if b not in known]
+
+
 def allocates_nothing(step: Step) -> bool:
     """An ATen op without an out= form brings its own memory; all others are given theirs."""
     return isinstance(step, Kernel) or step.into

@@ -58,7 +58,8 @@ class KernelEmitter:
         b, values = self.b, self.values
         flat = {buffer.name: buffer for buffer in (*written(self.kernel), *read(self.kernel))}
         for k in range(len(self.scheduled.arguments)):
-            values.memory.pointers[flat[f"b{k}"]] = self._argument(k)
+            if f"b{k}" in flat:  # what is read at a stride of zero alone is gone
+                values.memory.pointers[flat[f"b{k}"]] = self._argument(k)
         copies = self.choice.lanes if self.choice.vector is not None else 1
         for row in self.kernel.scratch:
             kind = stored_type(row.dtype, 1)
@@ -120,17 +121,15 @@ class KernelEmitter:
         base = self.scopes.open_loop(start, stop, lanes, whole_steps=True)
         self._lane_group(vector, base, None)
         self.scopes.close()
-        if n % lanes or chunk % lanes:
+        if n % lanes:  # a chunk is whole vectors, but for the last one
             whole = b.emit(f"and {b.sub(stop, start)}, {-lanes}", I64)
             first = b.add(start, whole)
             self.scopes.open_if(b.compare("slt", first, stop))
-            count = self.values.spread(b.sub(stop, first))
-            mask = b.compare("slt", self.values.iota(1), count)
-            self._lane_group(vector, first, mask)
+            self._lane_group(vector, first, n % lanes)
             self.scopes.close()
 
-    def _lane_group(self, vector: Expr, base: Value, mask: Value | None) -> None:
-        self.values.set_vector(vector, base, mask)
+    def _lane_group(self, vector: Expr, base: Value, tail: int | None) -> None:
+        self.values.set_vector(vector, base, tail)
         for phase in self.kernel.phases:
             self._phase(phase, in_lanes=False)
 
@@ -209,19 +208,17 @@ class KernelEmitter:
                     self._copy(variable, first, None, reductions, inside, copy)
                 self.scopes.close()
         if whole < n:
-            bits = ", ".join(f"i1 {int(k < n - whole)}" for k in range(lanes))
-            mask = Value(f"<{bits}>", Type("i1", lanes))
-            self._copy(variable, self._number(whole), mask, reductions, inside, 0)
+            self._copy(variable, self._number(whole), n - whole, reductions, inside, 0)
 
     def _copy(
-        self, variable: Expr, first: Value, mask: Value | None, reductions: list[Reduction],
+        self, variable: Expr, first: Value, tail: int | None, reductions: list[Reduction],
         inside: list[Store], copy: int,
     ) -> None:  # fmt: skip
         """One copy of the body: the same lines go on, but what it computes is its own."""
         around = self.scopes.stack[-1]
         self.scopes.stack.append(Scope(around.lines, around.block))
         self.values.axis_level[variable] = self.scopes.depth
-        self.values.set_vector(variable, first, mask)
+        self.values.set_vector(variable, first, tail)
         self._body(reductions, inside, copy)
         self.scopes.stack.pop()
         self.scopes.select(self.scopes.depth)

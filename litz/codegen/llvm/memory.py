@@ -164,6 +164,11 @@ class Memory:
         address = self._address(buffer, self.v.lanewise(index))
         self._masked_write("scatter", address, stored, dtype)
 
+    def _first_lane(self, value: Value) -> Value:
+        if value.type.lanes == 1:
+            return value
+        return self.v.b.emit(f"extractelement {value}, i64 0", Type(value.type.element, 1))
+
     def _to_memory(self, dtype: DType, value: Value) -> Value:
         return self.v.b.convert("zext", value, "i8") if dtype is BOOL else value
 
@@ -179,6 +184,11 @@ class Memory:
             return
         if self.v.lanes == 1:
             self._write(address, value)
+            return
+        if self.v.tail == 1:
+            # One lane is a scalar. LLVM 22 must not find that out by itself: it joins a masked
+            # store of one known lane with the truncation before it and writes the wide element.
+            self._write(self._first_lane(address), self._first_lane(value))
             return
         pointers = "p0" if kind == "store" else f"v{self.v.lanes}p0"
         symbol = f"llvm.masked.{kind}.{value.type.mangled}.{pointers}"

@@ -22,13 +22,14 @@ INDEX_ERROR, DIVISION_ERROR = 1, 2
 
 
 class Values:
-    """Emits expressions. `vector` is the axis in lanes, `base` its first lane's value, `mask` the
-    lanes that are inside the loop, in its last, partial vector."""
+    """Emits expressions. `vector` is the axis in lanes, `base` its first lane's value; `tail` is
+    how many lanes are inside the loop in its last, partial vector, and `mask` says which."""
 
     def __init__(self, builder: Builder, scopes: Scopes, lanes: int) -> None:
         self.b, self.scopes, self.lanes = builder, scopes, lanes
         self.vector: Expr | None = None
         self.base: Value | None = None
+        self.tail: int | None = None
         self.mask: Value | None = None
         self.axis_level: dict[Expr, int] = {}
         self.row_level = 0
@@ -40,8 +41,11 @@ class Values:
 
     # -- what is known of a node -------------------------------------------------------------
 
-    def set_vector(self, variable: Expr | None, base: Value | None, mask: Value | None) -> None:
-        self.vector, self.base, self.mask = variable, base, mask
+    def set_vector(self, variable: Expr | None, base: Value | None, tail: int | None) -> None:
+        self.vector, self.base, self.tail, self.mask = variable, base, tail, None
+        if tail is not None:
+            bits = ", ".join(f"i1 {int(k < tail)}" for k in range(self.lanes))
+            self.mask = Value(f"<{bits}>", Type("i1", self.lanes))
         self._facts.clear()
 
     def facts(self, node: Expr) -> tuple[bool, bool]:

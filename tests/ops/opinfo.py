@@ -1,0 +1,157 @@
+"""The OpInfo runner: torch's own op database through the compiler, against eager.
+
+In: an op of `op_db`, a dtype, a number of samples. Out: `Outcome`: passed, failed with the reason,
+or unsupported by torch's own machinery (the backend `aot_eager` fails on the sample too).
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+from litz.backend import litz
+from litz.report import Explanation
+
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@dataclass
+class Outcome:
+    """What one op did in one dtype."""
+
+    op: str
+    dtype: torch.dtype
+    passed: int = 0
+    failures: list[str] = field(default_factory=list)
+    unsupported: int = 0  # samples on which aot_eager fails as well
+    generated: int = 0  # kernels
+    aten: Counter[str] = field(default_factory=Counter)
+    fallbacks: set[str] = field(default_factory=set)
+
+    @property
+    def status(self) -> str:
+        return "failed" if self.failures else "passed" if self.passed else "unsupported"
+
+
+def name_of(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+def supported_dtypes(op: Any) -> list[torch.dtype]:
+    return [d for d in DTYPES if d in op.supported_dtypes("cpu")]
+
+
+def every_op() -> list[Any]:
+    return sorted(op_db, key=name_of)
+
+
+def _seed() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+
+
+def samples(op: Any, dtype: torch.dtype, most: int) -> Iterator[Any]:
+    """The first samples that torch itself draws, the same each time."""
+    _seed()
+    made = op.sample_inputs("cpu", dtype, requires_grad=False)
+    for _, sample in zip(range(most), made, strict=False):
+        yield sample
+
+
+def _copied(tree: Any) -> Any:
+    """Fresh tensors with the same strides: ops may write into their operands."""
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return value
+        fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        with torch.no_grad():
+            return fresh.copy_(value) if value.numel() else fresh
+
+    return pytree.tree_map(copy, tree)
+
+
+def _run(function: Callable[..., Any], sample: Any) -> Any:
+    args, kwargs = _copied((list(sample.args), dict(sample.kwargs)))
+    _seed()
+    return function(_copied(sample.input), *args, **kwargs)
+
+
+def _compiled(op: Any, backend: Any) -> Callable[..., Any]:
+    torch._dynamo.reset()
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return op.op(x, *args, **kwargs)
+
+    return torch.compile(call, backend=backend, dynamic=False)
+
+
+def check(op: Any, dtype: torch.dtype, most: int = 3) -> Outcome:
+    """Run the samples of one op in eager and compiled, and compare."""
+    outcome = Outcome(name_of(op), dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in samples(op, dtype, most):
+            _check_sample(op, sample, outcome)
+    return outcome
+
+
+def _check_sample(op: Any, sample: Any, outcome: Outcome) -> None:
+    try:
+        expected = _run(op.op, sample)
+    except Exception:
+        outcome.unsupported += 1
+        return
+    explanation = Explanation()
+    try:
+        found = _run(_compiled(op, partial(litz, explanation=explanation)), sample)
+        _assert_same(found, expected)
+    except Exception as error:
+        if _aot_eager_passes(op, sample, expected):
+            outcome.failures.append(f"{type(error).__name__}: {str(error).strip()[:400]}")
+        else:
+            outcome.unsupported += 1
+        return
+    outcome.passed += 1
+    outcome.generated += explanation.kernels
+    outcome.aten.update(explanation.aten_ops)
+    outcome.fallbacks.update(f.reason for f in explanation.fallbacks)
+
+
+def _aot_eager_passes(op: Any, sample: Any, expected: Any) -> bool:
+    try:
+        _assert_same(_run(_compiled(op, "aot_eager"), sample), expected)
+    except Exception:
+        return False
+    return True
+
+
+def _assert_same(found: Any, expected: Any) -> None:
+    """Values with torch's tolerances; types, shapes and strides exactly."""
+    ours, theirs = pytree.tree_leaves(found), pytree.tree_leaves(expected)
+    assert len(ours) == len(theirs), f"{len(ours)} results, eager gives {len(theirs)}"
+    for a, b in zip(ours, theirs, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a, b, equal_nan=True, check_stride=b.numel() > 1)
+        else:
+            assert a == b or (a != a and b != b), f"{a!r}, eager gives {b!r}"
