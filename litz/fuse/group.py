@@ -99,6 +99,8 @@ class _Grouper:
         """The first group in which everything this loop needs is there."""
         needed = [self.written_in[b] for b in read(loop) if b in self.written_in]
         for buffer in written(loop):
+            if buffer in self.written_in:  # what a scatter combines with must be there
+                needed.append(self.written_in[buffer])
             if buffer in self.inputs:  # an update waits for every reader of the old value
                 needed += [p + 1 for p in self.read_in[buffer]]
         return max(needed, default=0)

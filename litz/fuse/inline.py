@@ -13,7 +13,7 @@ one's own position substitutes nothing: a chain of n ops costs n.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from litz.config import Config
 from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform, walk
@@ -220,7 +220,7 @@ class _Inliner:
             memo: dict[Expr, Expr] = {}
             value = _with_producers(store.value, finals, memo)
             index = tuple(_with_producers(i, finals, memo) for i in store.index)
-            final = Store(store.buffer, index, value)
+            final = replace(store, index=index, value=value)
             # The producers' lines come first; a kernel names at most the last few dozen.
             ordered = tuple(reversed(list(origins)))[-64:]
             if position in self.inlined:
@@ -262,7 +262,7 @@ def _value_at(store: Store, node: Expr) -> Expr:
 
 
 def guarded(root: Expr, guard: Expr) -> Expr:
-    """Every load below `root` reads, and every index is checked, only where `guard` holds as well."""
+    """Loads below `root` read, and indices are checked, only where `guard` holds as well."""
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         node = rebuild(node, args)

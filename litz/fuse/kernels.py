@@ -8,7 +8,7 @@ softmax is three phases over a row: its maximum, the exponentials with their sum
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from litz.fuse.rows import Member, Misfit, align, common_outer, is_sequential, places_of
 from litz.ir.expr import Expr, cast, integer, load, narrow, rebuild, substitute, transform
@@ -50,10 +50,10 @@ def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:
     places = places_of(member, outer)
     store = member.loop.stores[0]
     memo: dict[Expr, Expr] = {}
-    moved = Store(
-        store.buffer,
-        tuple(simplify(substitute(i, places)) for i in store.index),
-        simplify_indices(substitute(store.value, places, memo)),
+    moved = replace(
+        store,
+        index=tuple(simplify(substitute(i, places)) for i in store.index),
+        value=simplify_indices(substitute(store.value, places, memo)),
     )
     inner = tuple(places[a] for a in member.inner)
     return _Piece(moved, inner, is_sequential(member.loop))
@@ -90,8 +90,9 @@ def _forwarded(stores: list[Store]) -> tuple[Store, ...]:
     result = []
     for store in stores:
         value = substitute(store.value, known)
-        result.append(Store(store.buffer, store.index, value))
-        known[load(store.buffer, store.index)] = value
+        result.append(replace(store, value=value))
+        if not store.scatters:
+            known[load(store.buffer, store.index)] = value
     return tuple(result)
 
 
@@ -157,7 +158,7 @@ def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:
     index = tuple(transform(i, change, memo) for i in store.index)
     row = local.get(store.buffer)
     if row is None:
-        return Store(store.buffer, index, value)
+        return replace(store, index=index, value=value)
     wide = value.args[0] if value.op == "narrow" else cast(value, row.buffer.dtype)
     return Store(row.buffer, row.index(index), wide)
 
@@ -168,7 +169,7 @@ def _simplified(phases: list[Phase], simplifier: Simplifier) -> list[Phase]:
         Phase(
             phase.inner,
             phase.is_reduction,
-            tuple(Store(s.buffer, s.index, simplifier(s.value)) for s in phase.stores),
+            tuple(replace(s, value=simplifier(s.value)) for s in phase.stores),
         )
         for phase in phases
     ]

@@ -9,12 +9,12 @@ between them never leaves the cache. Example: in `m[i0] = max over r1 of x[i0, r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, integer, substitute, walk
 from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify, to_poly
-from litz.ir.program import Buffer, Loop, Store, exprs_of, loads
+from litz.ir.program import Buffer, Loop, exprs_of, loads
 
 
 @dataclass(frozen=True)
@@ -67,23 +67,25 @@ def align(loops: list[Loop]) -> list[Member] | Misfit:
 
 
 def is_sequential(loop: Loop) -> bool:
-    """Reductions and scans run along their axis; their other axes are rows."""
-    return bool(loop.reduced) or scan_axis(loop) is not None
+    """Reductions, scans and scatters run along some axes in order; their other axes are rows."""
+    return bool(loop.reduced) or bool(ordered_axes(loop))
 
 
-def scan_axis(loop: Loop) -> Expr | None:
-    for node in walk(loop.stores[0].value):
-        if node.op == "scan":
-            return node.args[1]
-    return None
+def ordered_axes(loop: Loop) -> tuple[Expr, ...]:
+    """Parallel axes that run in order: that of a scan, and those along which stores may meet."""
+    store = loop.stores[0]
+    ordered = {node.args[1] for node in walk(store.value) if node.op == "scan"}
+    if store.scatters:
+        ordered |= set(loop.axes) - store.separate
+    return tuple(a for a in loop.axes if a in ordered)
 
 
 def _anchored(loop: Loop) -> Member:
     if not is_sequential(loop):
         return Member(loop, loop.axes, ())
-    along = scan_axis(loop)
-    outer = tuple(a for a in loop.axes if a is not along)
-    return Member(loop, outer, loop.reduced + (() if along is None else (along,)))
+    ordered = ordered_axes(loop)
+    outer = tuple(a for a in loop.axes if a not in ordered)
+    return Member(loop, outer, loop.reduced + ordered)
 
 
 def extent_of(axes: tuple[Expr, ...]) -> int:
@@ -221,10 +223,10 @@ def split_axis(loop: Loop, variable: Expr, by: int) -> Loop:
     whole = simplify(ravel((high, low), (high.extent, low.extent)))
     axes = tuple(b for a in loop.axes for b in ((high, low) if a is variable else (a,)))
     stores = tuple(
-        Store(
-            s.buffer,
-            tuple(simplify(substitute(i, {variable: whole})) for i in s.index),
-            substitute(s.value, {variable: whole}),
+        replace(
+            s,
+            index=tuple(simplify(substitute(i, {variable: whole})) for i in s.index),
+            value=substitute(s.value, {variable: whole}),
         )
         for s in loop.stores
     )

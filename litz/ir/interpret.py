@@ -224,7 +224,19 @@ def _run_group(
         array, front = env.target(store.buffer)
         where = [np.broadcast_to(i, full) for i in (*front, *index)]
         _check_range(where, array.shape)
-        array[tuple(where)] = np.broadcast_to(value, full)
+        placed = np.broadcast_to(value, full)
+        if store.mode == "set":
+            array[tuple(where)] = placed
+        else:
+            _combine_in_order(array, where, placed, store)
+
+
+def _combine_in_order(array: Array, where: list[Array], value: Array, store: Store) -> None:
+    """Point by point: those that meet are combined one after the other, rounded each time."""
+    meaning = OPS[store.mode].numpy
+    for point in np.ndindex(value.shape):
+        place = tuple(i[point] for i in where)
+        array[place] = convert(meaning(array[place], value[point]), store.buffer.dtype)
 
 
 def _check_range(index: Sequence[Array], shape: tuple[int, ...]) -> None:

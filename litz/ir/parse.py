@@ -118,6 +118,7 @@ class _Kernel:
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _CODE = re.compile(rf"""(?:{_QUOTED}|[^'"#])*""")
 _WORD = re.compile(r"(\w+)(?=[\s:])")
+_COMBINED = re.compile(r"(?P<target>.*\]) (?P<mode>[a-z]+)= (?P<value>.*)")
 _BUFFER = re.compile(
     rf"(?P<name>{_QUOTED}|\w+): (?P<dtype>\w+)\[(?P<shape>[^\]]*)\]"
     r"(?: strides \((?P<strides>.*)\))?(?: on (?P<device>\S+))?$"
@@ -227,11 +228,15 @@ class _Reader:
         self.scope.names[_name(target)] = value
 
     def _store(self, code: str) -> None:
-        target, value = self._assignment(code)
+        found = _COMBINED.match(code)
+        mode = found["mode"] if found else "set"
+        if mode not in OPS and mode != "set":
+            raise Mistake(f"{mode} is not an op")
+        target, value = self._assignment(f"{found['target']} = {found['value']}" if found else code)
         if self.nest is None or not isinstance(target, ast.Subscript):
             raise Mistake("expected a statement, or a store inside a loop or phase")
         index = _items(target.slice, self.scope)
-        self.nest.stores.append(Store(self.scope.buffer(target.value), index, value))
+        self.nest.stores.append(Store(self.scope.buffer(target.value), index, value, mode))
 
     def _assignment(self, code: str) -> tuple[ast.expr, Expr]:
         statement = _python(code, "exec")

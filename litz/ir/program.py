@@ -51,11 +51,26 @@ class Origin:
 
 @dataclass(frozen=True)
 class Store:
-    """`buffer[index] = value`."""
+    """`buffer[index] = value`, or combined with what is there: `mode` names an op of the table.
+
+    An index that depends on data makes a scatter: points may meet, so the loop's order counts.
+    """
 
     buffer: Buffer
     index: tuple[Expr, ...]
     value: Expr
+    mode: str = "set"
+
+    @property
+    def scatters(self) -> bool:
+        return self.mode != "set" or any(n.op == "load" for n in walk(*self.index))
+
+    @property
+    def separate(self) -> frozenset[Expr]:
+        """Axes along which no two points meet: each is a dimension of the index by itself."""
+        alone = {i for i in self.index if i.op == "axis"}
+        shared = frozenset().union(*(i.axes for i in self.index if i.op != "axis"))
+        return frozenset(alone) - shared
 
 
 @dataclass(frozen=True)

@@ -357,7 +357,8 @@ def _group_lines(stores: tuple[Store, ...]) -> list[str]:
         spelled[node] = text, level
     for store in stores:
         element = _element_text(store.buffer, [spelled[i][0] for i in store.index])
-        lines.append(f"{element} = {spelled[store.value][0]}")
+        sign = "=" if store.mode == "set" else f"{store.mode}="
+        lines.append(f"{element} {sign} {spelled[store.value][0]}")
     return lines
 
 

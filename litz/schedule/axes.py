@@ -9,11 +9,12 @@ In: a flat `Kernel`. Out: an equal one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, rebuild, reduce, transform, walk
 from litz.ir.index import floordiv, modulo, ravel, simplify
-from litz.ir.program import Kernel, Phase, Store, exprs_of
+from litz.ir.program import Kernel, Phase, exprs_of
 
 Axes = tuple[Expr, ...]
 
@@ -35,7 +36,7 @@ def replace_axes(
             renamed(p.inner),
             p.is_reduction,
             tuple(
-                Store(s.buffer, tuple(rewritten(i) for i in s.index), rewritten(s.value))
+                replace(s, index=tuple(rewritten(i) for i in s.index), value=rewritten(s.value))
                 for s in p.stores
             ),
         )

@@ -39,7 +39,8 @@ def flatten_buffers(kernel: Kernel) -> tuple[Kernel, tuple[Buffer, ...]]:
     def moved(store: Store) -> Store:
         index = tuple(transform(i, change, memo) for i in store.index)
         place = flat_index(store.buffer, index)
-        return Store(flat[store.buffer], (place,), transform(store.value, change, memo))
+        value = transform(store.value, change, memo)
+        return Store(flat[store.buffer], (place,), value, store.mode)
 
     phases = tuple(
         Phase(p.inner, p.is_reduction, tuple(moved(s) for s in p.stores)) for p in kernel.phases

@@ -64,11 +64,12 @@ def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...
     total = 0.0
     orders = []
     for phase in kernel.phases:
-        if not phase.inner:
-            orders.append(phase.inner)
-            continue
         points = _points(phase)
-        costs = {a: _phase_cost(phase, a, 1 if has_scan(phase) else lanes) for a in phase.inner}
+        if not phase.inner or in_order(phase):
+            orders.append(phase.inner)
+            total += points * len(phase.stores)
+            continue
+        costs = {a: _phase_cost(phase, a, lanes) for a in phase.inner}
         best = min(reversed(phase.inner), key=lambda a: costs[a])
         rest = tuple(a for a in phase.inner if a is not best)
         orders.append((*rest, best))
@@ -83,8 +84,10 @@ def _points(phase: Phase) -> int:
     return total
 
 
-def has_scan(phase: Phase) -> bool:
-    return any(n.op == "scan" for s in phase.stores for n in walk(s.value))
+def in_order(phase: Phase) -> bool:
+    """Scans and scatters take the points of their inner axes one after the other."""
+    scans = any(n.op == "scan" for s in phase.stores for n in walk(s.value))
+    return scans or any(s.scatters for s in phase.stores)
 
 
 def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Choice]:

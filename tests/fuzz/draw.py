@@ -87,6 +87,7 @@ MOVES = (
 torch.cat([{a}, {b2}], {d})|torch.stack([{a}, {a}], {d})|torch.cat([{a}, {a}, {a}, {a}, {a}], {d})
 torch.tril({a})|torch.triu({a}, 1)|{a}.repeat_interleave(2, {d})|{a}.index_select({d}, {i})
 {a}[{i}]|{a}[..., {i}]|{a}.gather({d}, {g})|{a}.take_along_dim({g}, {d})|F.pad({a}, (1, 0), value=2)
+{a}[{j}]|{a}[..., {j}]|{a}.index_select({d}, {j}.flatten())|F.embedding({j}, {a})
 {a}[{i}, {i}]|{a}[{i}, :, {i}]|torch.slice_scatter({a}, {a}[1:], 0, 0, -1)
 torch.cat([{a}, {b2}.to({t})], {d})|torch.select_scatter({a}, {a}.select({d}, 0), {d}, -1)
 """.replace("\n", "|")
@@ -261,6 +262,12 @@ class Drawer:
             holes["r"] = tuple(self.number(1, 2) for _ in range(rank + self.number(0, 1)))
         if "{i}" in text:
             holes["i"] = f"torch.tensor({[self.number(0, 1) for _ in range(self.number(1, 4))]})"
+        if "{j}" in text:
+            pool = [v for v in self.known if v.tensor.numel() <= 20 and _is_integer(v)]
+            if not pool or not rank:
+                return None, []
+            operands.append(self.one_of(pool))
+            holes["j"] = f"({operands[-1].name}.long() % {min(a.tensor.shape) or 1})"
         if "{g}" in text:
             holes["g"] = f"(torch.zeros_like({a.name}, dtype=int64) + {self.number(0, 1)})"
         for hole, fits in (("b", self.broadcasts), ("b2", _same_shape), ("c", self.is_mask)):

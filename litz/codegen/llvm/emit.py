@@ -17,7 +17,7 @@ from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scope import I64, Scope, Scopes
 from litz.codegen.llvm.values import Values
-from litz.ir.expr import Expr, reduce, walk
+from litz.ir.expr import Expr, apply, cast, load, narrow, reduce, walk
 from litz.ir.program import Phase, Store, read, written
 from litz.ir.scheduled import ScheduledKernel
 
@@ -142,7 +142,8 @@ class KernelEmitter:
     def _phase(self, phase: Phase, in_lanes: bool) -> None:
         """The loop nest of a phase, then what its reductions complete."""
         scans = [n for s in phase.stores for n in walk(s.value) if n.op == "scan"]
-        lanes = self.choice.lanes if not (in_lanes and (scans or not phase.inner)) else 1
+        alone = scans or not phase.inner or any(s.scatters for s in phase.stores)
+        lanes = 1 if in_lanes and alone else self.choice.lanes
         saved, self.values.lanes = self.values.lanes, lanes
         reduces = list(
             dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce")
@@ -230,12 +231,22 @@ class KernelEmitter:
 
     def _stores(self, stores: list[Store]) -> None:
         """All values first: a buffer may have taken the place of one that is read here."""
-        computed = [self.values.value(s.value) for s in stores]
+        computed = [self.values.value(_combined(s)) for s in stores]
         for store, value in zip(stores, computed, strict=True):
             self.values.memory.store(store.buffer, store.index[0], value, store.value.dtype)
 
     def _number(self, value: int) -> Value:
         return self.b.constant(value, I64)
+
+
+def _combined(store: Store) -> Expr:
+    """What a store writes: its value, or that combined with what is there."""
+    if store.mode == "set":
+        return store.value
+    dtype = store.buffer.dtype
+    there = cast(load(store.buffer, store.index), dtype.compute)
+    both = apply(store.mode, there, cast(store.value, dtype.compute))
+    return narrow(both, dtype)
 
 
 def _as_reduce(scan: Expr) -> Expr:

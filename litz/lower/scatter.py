@@ -1,0 +1,272 @@
+"""Ops that write where a tensor of indices says: scatter, index_put, index_add and their kin.
+
+In: a view to start from, index views, values. Out: a copy of the first, then a loop over the values
+that stores each at its index. Points may meet; they are combined in order, so that results are the
+same however many threads run. Example, `index_add` of rows:
+`t[check_index(index[i0], 8), i1] add= source[i0, i1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from litz.ir.dtypes import BOOL, I64
+from litz.ir.expr import Expr, apply, cast, const, scan
+from litz.ir.index import ZERO, ravel, unravel
+from litz.ir.program import Buffer, Loop, Store
+from litz.lower.gather import checked
+from litz.lower.pointwise import truth
+from litz.lower.registry import NotGenerated, rule
+from litz.lower.values import (
+    Lowering,
+    Value,
+    View,
+    broadcast,
+    dtype_of,
+    element,
+    positions,
+    sizes,
+    to_storage,
+)
+
+MODES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+def _started(low: Lowering, like: torch.Tensor, x: View) -> Buffer:
+    """A fresh copy of what is scattered into."""
+    dtype = dtype_of(like.dtype)
+    if dtype.kind == "x" or any(s is ZERO for s in x.shape):
+        raise NotGenerated("a type that is not generated, or an empty tensor")
+    return low.pointwise(like, lambda p: element(x, p, dtype)).buffer
+
+
+def _scatter(
+    low: Lowering, target: Buffer, shape: Sequence[Expr], index: tuple[Expr, ...], value: Expr,
+    mode: str = "set",
+) -> None:  # fmt: skip
+    """A loop over `shape` that stores at `index`."""
+    axes = tuple(a for a in positions(shape) if a is not ZERO)
+    if target.dtype is BOOL:
+        mode = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(mode, mode)
+    store = Store(target, index, to_storage(value, target.dtype), mode)
+    low.body.append(Loop(axes, (), (store,), (low.origin,)))
+
+
+# -- index_put -------------------------------------------------------------------------------
+
+
+@rule("index_put", "_unsafe_index_put", "_index_put_impl_functional")
+def _index_put(
+    low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None], values: View,
+    accumulate: bool = False, *_: Any,
+) -> View:  # fmt: skip
+    dtype = dtype_of(like.dtype)
+    tensors = [i for i in indices if i is not None]
+    if any(i.dtype is BOOL or not i.dtype.is_int for i in tensors):
+        return _masked_put(low, like, x, indices, values, accumulate)
+    target = _started(low, like, x)
+    given = [d for d, i in enumerate(indices) if i is not None]
+    looked_up = _broadcast_shape([i.shape for i in tensors])
+    adjacent = given == list(range(given[0], given[0] + len(given)))
+    start = given[0] if adjacent else 0
+    rest = [s for d, s in enumerate(x.shape) if d >= len(indices) or indices[d] is None]
+    shape = (*rest[:start], *looked_up, *rest[start:])
+    here = positions(shape)
+    found = here[start : start + len(looked_up)]
+    left = iter(here[:start] + here[start + len(looked_up) :])
+    place = []
+    for d, extent in enumerate(x.shape):
+        index = indices[d] if d < len(indices) else None
+        if index is None:
+            place.append(next(left))
+        else:
+            place.append(checked(index.at(broadcast(index, found)), extent, wraps=True))
+    value = element(values, here, dtype)
+    _scatter(low, target, shape, tuple(place), value, "add" if accumulate else "set")
+    return low.whole(target)
+
+
+def _broadcast_shape(shapes: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
+    rank = max(len(s) for s in shapes)
+    result = []
+    for k in range(rank):
+        sizes = {s[len(s) - rank + k] for s in shapes if len(s) - rank + k >= 0}
+        wide = [n for n in sizes if n.number != 1]
+        result.append(wide[0] if wide else next(iter(sizes)))
+    return tuple(result)
+
+
+def _masked_put(
+    low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None], values: View,
+    accumulate: bool,
+) -> View:  # fmt: skip
+    """One number where a mask over the leading dimensions holds."""
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or mask.dtype is not BOOL or any(s.number != 1 for s in values.shape):
+        raise NotGenerated("a mask as index: how many values it takes depends on the data")
+    dtype = dtype_of(like.dtype)
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        chosen = mask.at(p[: len(mask.shape)])
+        old = element(x, p, dtype)
+        new = element(values, tuple(ZERO for _ in values.shape), dtype)
+        both = apply("or" if dtype is BOOL else "add", old, new) if accumulate else new
+        return apply("where", chosen, both, old)
+
+    return low.pointwise(like, value)
+
+
+# -- scatter ---------------------------------------------------------------------------------
+
+
+def _scatter_along(
+    low: Lowering, target: Buffer, x: View, dim: int, index: View, source: Value, mode: str
+) -> None:
+    dtype = target.dtype
+    if not x.shape:
+        _scatter(low, target, (), (), element(_scalar(source), (), dtype), mode)
+        return
+    here = positions(index.shape)
+    place = list(here)
+    place[dim] = checked(index.at(here), x.shape[dim], wraps=False)
+    value = (
+        element(source, here, dtype)
+        if not isinstance(source, View)
+        else cast(source.at(_inside(source, here)), dtype.compute)
+    )
+    _scatter(low, target, index.shape, tuple(place), value, mode)
+
+
+def _inside(source: View, here: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The source may be larger than the index; only the index's part of it is read."""
+    return tuple(ZERO if s.number == 1 else p for s, p in zip(source.shape, here, strict=True))
+
+
+def _scalar(source: Value) -> Value:
+    """A 0-d tensor may be scattered into by a one-element source."""
+    if isinstance(source, View) and source.shape:
+        return source.at(tuple(ZERO for _ in source.shape))
+    return source
+
+
+def _is_empty(index: View) -> bool:
+    return any(s is ZERO for s in index.shape)
+
+
+@rule("scatter.src", "scatter.value")
+def _scatter_set(
+    low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value
+) -> View:
+    return _scatter_combined(low, like, x, dim, index, source, "set")
+
+
+@rule("scatter_add")
+def _scatter_add(
+    low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: View
+) -> View:
+    return _scatter_combined(low, like, x, dim, index, source, "add")
+
+
+@rule("scatter.reduce", "scatter.value_reduce")
+def _scatter_old_reduce(
+    low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value, *,
+    reduce: str,
+) -> View:  # fmt: skip
+    return _scatter_combined(low, like, x, dim, index, source, MODES[reduce])
+
+
+def _scatter_combined(
+    low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value, mode: str
+) -> View:
+    target = _started(low, like, x)
+    if not _is_empty(index):
+        _scatter_along(low, target, x, dim % max(len(x.shape), 1), index, source, mode)
+    return low.whole(target)
+
+
+@rule("scatter_reduce.two")
+def _scatter_reduce(
+    low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: View, reduce: str,
+    *, include_self: bool = True,
+) -> View:  # fmt: skip
+    target = _started(low, like, x)
+    dim %= max(len(x.shape), 1)
+    if _is_empty(index):
+        return low.whole(target)
+    mode = "add" if reduce == "mean" else MODES[reduce]
+    if not include_self:  # elements that are met start from what leaves every value as it is
+        _scatter_along(low, target, x, dim, index, _neutral(mode, like.dtype), "set")
+    _scatter_along(low, target, x, dim, index, source, mode)
+    total = low.whole(target)
+    return _mean(low, like, x, dim, index, total, include_self) if reduce == "mean" else total
+
+
+def _mean(
+    low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, total: View,
+    include_self: bool,
+) -> View:  # fmt: skip
+    """A sum divided by how often each element was met; integers round down, as eager's do."""
+    dtype = dtype_of(like.dtype)
+    count = low.row_buffer(sizes(like.shape), I64)
+    low.emit(count, positions(count.shape), const(int(include_self), I64))
+    _scatter_along(low, count, x, dim, index, 1, "add")
+    met = low.whole(count)
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        often = cast(apply("max", met.at(p), const(1, I64)), dtype.compute)
+        op = "div" if dtype.is_float else "floordiv"
+        return apply(op, element(total, p, dtype), often)
+
+    return low.pointwise(like, value)
+
+
+def _neutral(mode: str, dtype: torch.dtype) -> int | float | bool:
+    if mode in ("add", "mul"):
+        return int(mode == "mul")
+    if dtype is torch.bool:
+        return mode == "min"
+    if dtype.is_floating_point:
+        return float("-inf") if mode == "max" else float("inf")
+    limits = torch.iinfo(dtype)
+    return int(limits.min if mode == "max" else limits.max)
+
+
+# -- masked_scatter --------------------------------------------------------------------------
+
+
+@rule("masked_scatter")
+def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, source: View) -> View:
+    """The n-th true element takes the n-th element of the source: a running count numbers them."""
+    dtype = dtype_of(like.dtype)
+    shape = sizes(like.shape)
+    if dtype.kind == "x" or any(s is ZERO for s in (*shape, *source.shape)):
+        raise NotGenerated("a type that is not generated, or an empty tensor")
+    total = 1
+    for s in shape:
+        total *= s.number
+    count = low.row_buffer((const(total, I64),), I64)
+    (flat,) = positions(count.shape)
+
+    def chosen(p: Sequence[Expr]) -> Expr:
+        return truth(element(mask, p, mask.dtype))
+
+    numbered = cast(chosen(unravel(flat, shape)), I64)
+    numbered = numbered if flat is ZERO else scan("sum", flat, numbered)
+    low.emit(count, (flat,), numbered)
+    counted = low.whole(count)
+    available = 1
+    for s in source.shape:
+        available *= s.number
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        here = chosen(p)
+        number = apply("sub", counted.at((ravel(p, shape),)), const(1, I64))
+        number = apply("where", here, number, const(0, I64))
+        number = apply("check_index", number, const(available, I64))
+        taken = source.at(unravel(number, source.shape))
+        return apply("where", here, cast(taken, dtype.compute), element(x, p, dtype))
+
+    return low.pointwise(like, value)

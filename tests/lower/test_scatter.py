@@ -1,0 +1,111 @@
+"""Writes through indices, against eager: every op, type and mode, points that meet, bad indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import litz
+from litz.errors import IndexOutOfRange
+
+RAISE = {"on_error": "raise"}
+TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.uint8]
+
+
+def _tensors(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    return {
+        "x": (torch.randn(8, 6) * 5).to(dtype),
+        "s": (torch.randn(4, 6) * 5).to(dtype),
+        "i": torch.tensor([1, 3, 1, 7]),
+        "j": torch.randint(0, 8, (4, 6)),
+    }
+
+
+CASES: dict[str, Callable[..., Any]] = {
+    "index_add": lambda x, s, i, j: x.index_add(0, i, s),
+    "index_copy": lambda x, s, i, j: x.index_copy(0, torch.tensor([0, 2, 5, 7]), s),
+    "index_fill": lambda x, s, i, j: x.index_fill(1, i % 6, 3),
+    "index_put": lambda x, s, i, j: x.index_put((torch.tensor([0, -2, 5, 7]),), s),
+    "index_put_two": lambda x, s, i, j: x.index_put((i, i % 6), s[:, 0], accumulate=True),
+    "index_put_apart": lambda x, s, i, j: x[:, None].index_put(
+        (i, None, i % 6), s[:, :1], accumulate=True
+    ),
+    "index_put_mask": lambda x, s, i, j: x.index_put((x > 0,), s[0, 0]),
+    "scatter_src": lambda x, s, i, j: x.scatter(0, torch.arange(4)[:, None].expand(4, 6), s),
+    "scatter_value": lambda x, s, i, j: x.scatter(0, j, 2),
+    "scatter_add": lambda x, s, i, j: x.scatter_add(0, j, s),
+    "scatter_add_smaller_index": lambda x, s, i, j: x.scatter_add(1, j[:2, :3] % 6, s),
+    "scatter_zero_d": lambda x, s, i, j: x[0, 0].scatter_add(0, i[0] * 0, s[0, 0]),
+    "masked_scatter": lambda x, s, i, j: x.masked_scatter(x > 0, s.flatten().repeat(3)),
+    "setitem": lambda x, s, i, j: x.clone().index_put_((i,), s[0]),
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_scatters(case: str, dtype: torch.dtype) -> None:
+    tensors = _tensors(dtype)
+    litz.reset()
+    explanation = litz.explain(CASES[case], **tensors)
+    assert not explanation.aten_ops and not explanation.fallbacks
+    compiled = torch.compile(CASES[case], backend="litz", options=RAISE)
+    torch.testing.assert_close(compiled(**tensors), CASES[case](**tensors))
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "prod", "amax", "amin", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bfloat16], ids=str)
+def test_scatter_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor, s: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+        return x.scatter_reduce(0, j, s, reduce, include_self=include_self)
+
+    tensors = _tensors(dtype)
+    tensors.pop("i")
+    litz.reset()
+    compiled = torch.compile(function, backend="litz", options=RAISE)
+    torch.testing.assert_close(compiled(**tensors), function(**tensors))
+
+
+def test_large_scatters_do_not_depend_on_threads() -> None:
+    torch.manual_seed(0)
+    x, s = torch.zeros(50, 512), torch.randn(4000, 512)
+    index = torch.randint(0, 50, (4000,))
+
+    def function(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, index, s)
+
+    results = []
+    for threads in (1, 2):
+        litz.reset()
+        options = {**RAISE, "cpp.threads": threads}
+        results.append(torch.compile(function, backend="litz", options=options)(x, s))
+    assert torch.equal(*results)
+    expected = x.double().index_add(0, index, s.double())
+    torch.testing.assert_close(results[0].double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_index_outside_writes_nothing_foreign() -> None:
+    litz.reset()
+    compiled = torch.compile(
+        lambda x, i: x.index_put((i,), torch.ones(2)), backend="litz", options=RAISE
+    )
+    with pytest.raises(IndexOutOfRange):
+        compiled(torch.zeros(4), torch.tensor([1, 4]))
+
+
+def test_embedding_gradient_adds_up_rows() -> None:
+    litz.reset()
+    weight = torch.randn(10, 64, requires_grad=True)
+    index = torch.tensor([1, 3, 1, 1])
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(index, weight).pow(2).sum()
+
+    compiled = torch.compile(loss, backend="litz", options=RAISE)
+    (found,) = torch.autograd.grad(compiled(weight), weight)
+    (expected,) = torch.autograd.grad(loss(weight), weight)
+    torch.testing.assert_close(found, expected)

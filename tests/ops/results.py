@@ -1,0 +1,70 @@
+"""What the sweep has found so far, kept in a file of JSON lines.
+
+In: outcomes as they come. Out: `build/ops/results.jsonl`, one line a case, each with the hash of
+the sources it was found with, so that a rerun skips what is done and nothing stale is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parent.parent.parent
+FILE = ROOT / "build" / "ops" / "results.jsonl"
+RUNNER = ROOT / "tests" / "ops" / "opinfo.py"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One op in one dtype."""
+
+    key: str
+    op: str
+    dtype: str
+    status: str  # passed, failed, unsupported
+    passed: int = 0
+    unsupported: int = 0
+    failures: list[str] = field(default_factory=list)
+    kernels: int = 0
+    aten: dict[str, int] = field(default_factory=dict)
+    fallbacks: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def case(self) -> tuple[str, str]:
+        return self.op, self.dtype
+
+    @property
+    def generated(self) -> bool:
+        """Nothing was left to ATen. A pure view has no kernel either, and counts."""
+        return self.status == "passed" and not self.aten and not self.fallbacks
+
+
+def sources_key(samples: int) -> str:
+    """The hash of all that decides a result."""
+    digest = hashlib.sha256(f"{torch.__version__} {samples}".encode())
+    for path in [*sorted((ROOT / "litz").rglob("*.py")), RUNNER]:
+        digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def append(result: Result, file: Path = FILE) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as out:
+        out.write(json.dumps(asdict(result)) + "\n")
+
+
+def latest(file: Path = FILE) -> dict[tuple[str, str], Result]:
+    """The last result of each case. A line cut short by a kill is no result."""
+    found: dict[tuple[str, str], Result] = {}
+    for line in file.read_text().splitlines() if file.exists() else []:
+        try:
+            result = Result(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+        found[result.case] = result
+    return found
