@@ -49,6 +49,7 @@ class _Value:
     sites: set[Site] = field(default_factory=set)
     repeats: int = 1  # times the value is computed for each of its elements
     cost_again: int = 0  # cost of the chain below it that is already computed more than once
+    checked: set[Expr] = field(default_factory=set)  # its axes that some site reads at a user's index
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,7 @@ class _Inliner:
                 aligned = node.index == own_place and node.guard is None
                 for root, place in onward:
                     result.sites.add((root, place if aligned else (*place, node)))
+                result.checked |= _checked_axes(own_place, node, values[reader] if inside else None)
                 repeats = _repeats(node, consumer) * (values[reader].repeats if inside else 1)
                 result.repeats = max(result.repeats, repeats)
             if inside and len(values[reader].sites) > 1:
@@ -197,7 +199,7 @@ class _Inliner:
             guarded = any(n.guard is not None for _, place in value.sites for n in place)
             if guarded:
                 return "an integer division must not run where a guard is false"
-        if any(_loses_check(step.stores[0], n) for _, place in value.sites for n in place[-1:]):
+        if value.checked - step.stores[0].value.axes:
             return "its reader checks an index on which it does not depend"
         return None
 
@@ -321,12 +323,15 @@ def _may_trap(value: Expr) -> bool:
     )
 
 
-def _loses_check(store: Store, node: Expr) -> bool:
-    """Whether writing the value in the place of a load would drop the check of an index."""
-    return any(
-        variable not in store.value.axes and any(n.op == "check_index" for n in walk(index))
-        for variable, index in zip(store.index, node.index, strict=True)
-    )
+def _checked_axes(place: tuple[Expr, ...], node: Expr, reader: _Value | None) -> set[Expr]:
+    """The axes of a stored value that a load fills with an index that has to be checked."""
+    outside = reader.checked if reader is not None else set()
+    return {
+        variable
+        for variable, index in zip(place, node.index, strict=True)
+        if variable.op == "axis"
+        and (index.axes & outside or any(n.op == "check_index" for n in walk(index)))
+    }
 
 
 def _name(step: Loop | Extern) -> str:

@@ -18,6 +18,7 @@ from litz.ir.dtypes import BOOL, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, scan, substitute, walk
 from litz.ir.index import ZERO, simplify_indices
 from litz.ir.ops import REDUCTIONS
+from litz.ir.program import Buffer
 from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, dtype_of, element, positions, sizes, widen
@@ -67,30 +68,36 @@ class Reducer:
             return identity(kind, element_at(tuple(ZERO for _ in at)).dtype)
         if not self.axes:
             return integer(0) if REDUCTIONS[kind].gives_index else element_at(at)
-        unroll = self.low.config.unroll_reductions_threshold
-        if self.count <= unroll and not REDUCTIONS[kind].gives_index:
-            return self.unrolled(kind, element_at(at))
-        return reduce(kind, self.axes, element_at(at))
-
-    def unrolled(self, kind: str, value: Expr) -> Expr:
-        terms = []
-        for point in product(*(range(a.extent.number) for a in self.axes)):
-            place = dict(zip(self.axes, map(integer, point), strict=True))
-            terms.append(simplify_indices(substitute(value, place)))
-        combine = REDUCTIONS[kind].combine
-        while len(terms) > 1:  # pairwise, as eager's sums are
-            pairs = [
-                arithmetic(combine, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)
-            ]
-            terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
-        return terms[0]
+        return combined(self.low, kind, self.axes, element_at(at))
 
     def emit(self, target: Any, value_at: Callable[[list[Expr]], Expr]) -> View:
-        place = positions(target.shape)
-        value = value_at(self.kept(place))
-        reduces = any(node.op == "reduce" for node in walk(value))
-        self.low.emit(target, place, value, self.axes if reduces else ())
-        return self.low.whole(target)
+        value = value_at(self.kept(positions(target.shape)))
+        return emit_combined(self.low, target, value, self.axes)
+
+
+def combined(low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
+    """`value` combined over `axes`: one reduction, or written out if it has but a few points."""
+    count = math.prod(a.extent.number for a in axes)
+    if count > low.config.unroll_reductions_threshold or REDUCTIONS[kind].gives_index:
+        return reduce(kind, axes, value)
+    terms = []
+    for point in product(*(range(a.extent.number) for a in axes)):
+        place = dict(zip(axes, map(integer, point), strict=True))
+        terms.append(simplify_indices(substitute(value, place)))
+    while len(terms) > 1:  # pairwise, as eager's sums are
+        pairs = [
+            arithmetic(REDUCTIONS[kind].combine, a, b)
+            for a, b in zip(terms[::2], terms[1::2], strict=False)
+        ]
+        terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
+    return terms[0]
+
+
+def emit_combined(low: Lowering, target: Buffer, value: Expr, axes: tuple[Expr, ...]) -> View:
+    """Store a value that holds reductions over `axes`, or has them written out."""
+    reduces = any(node.op == "reduce" for node in walk(value))
+    low.emit(target, positions(target.shape), value, axes if reduces else ())
+    return low.whole(target)
 
 
 def identity(kind: str, dtype: DType) -> Expr:

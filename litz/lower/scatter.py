@@ -18,7 +18,7 @@ from litz.ir.expr import Expr, apply, cast, const, scan
 from litz.ir.index import ZERO, ravel, unravel
 from litz.ir.program import Buffer, Loop, Store
 from litz.lower.gather import checked
-from litz.lower.pointwise import truth
+from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import (
     Lowering,
@@ -126,9 +126,6 @@ def _scatter_along(
     low: Lowering, target: Buffer, x: View, dim: int, index: View, source: Value, mode: str
 ) -> None:
     dtype = target.dtype
-    if not x.shape:
-        _scatter(low, target, (), (), element(_scalar(source), (), dtype), mode)
-        return
     here = positions(index.shape)
     place = list(here)
     place[dim] = checked(index.at(here), x.shape[dim], wraps=False)
@@ -145,11 +142,17 @@ def _inside(source: View, here: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return tuple(ZERO if s.number == 1 else p for s, p in zip(source.shape, here, strict=True))
 
 
-def _scalar(source: Value) -> Value:
-    """A 0-d tensor may be scattered into by a one-element source."""
+def _into_scalar(low: Lowering, like: torch.Tensor, x: View, source: Value, mode: str) -> View:
+    """A 0-d tensor has one element: whatever is scattered meets it."""
+    dtype = dtype_of(like.dtype)
     if isinstance(source, View) and source.shape:
-        return source.at(tuple(ZERO for _ in source.shape))
-    return source
+        source = source.at(tuple(ZERO for _ in source.shape))
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        new = element(source, p, dtype)
+        return new if mode == "set" else arithmetic(mode, element(x, p, dtype), new)
+
+    return low.pointwise(like, value)
 
 
 def _is_empty(index: View) -> bool:
@@ -181,6 +184,8 @@ def _scatter_old_reduce(
 def _scatter_combined(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value, mode: str
 ) -> View:
+    if not x.shape and not _is_empty(index):
+        return _into_scalar(low, like, x, source, mode)
     target = _started(low, like, x)
     if not _is_empty(index):
         _scatter_along(low, target, x, dim % max(len(x.shape), 1), index, source, mode)
@@ -192,8 +197,10 @@ def _scatter_reduce(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: View, reduce: str,
     *, include_self: bool = True,
 ) -> View:  # fmt: skip
+    if not x.shape:
+        raise NotGenerated("a 0-d tensor: one number")
     target = _started(low, like, x)
-    dim %= max(len(x.shape), 1)
+    dim %= len(x.shape)
     if _is_empty(index):
         return low.whole(target)
     mode = "add" if reduce == "mean" else MODES[reduce]

@@ -31,8 +31,8 @@ CASES: dict[str, Callable[..., Any]] = {
     "index_fill": lambda x, s, i, j: x.index_fill(1, i % 6, 3),
     "index_put": lambda x, s, i, j: x.index_put((torch.tensor([0, -2, 5, 7]),), s),
     "index_put_two": lambda x, s, i, j: x.index_put((i, i % 6), s[:, 0], accumulate=True),
-    "index_put_apart": lambda x, s, i, j: x[:, None].index_put(
-        (i, None, i % 6), s[:, :1], accumulate=True
+    "index_put_apart": lambda x, s, i, j: torch.ops.aten.index_put(
+        x[:, None], [i, None, i % 6], s[:, :1], True
     ),
     "index_put_mask": lambda x, s, i, j: x.index_put((x > 0,), s[0, 0]),
     "scatter_src": lambda x, s, i, j: x.scatter(0, torch.arange(4)[:, None].expand(4, 6), s),
