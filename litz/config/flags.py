@@ -115,6 +115,9 @@ class Config:
     max_fusion_unique_io_buffers: int | None = flag(
         None, "fuse", "Buffers that one kernel may read or write at most; None is no limit.", low=1
     )
+    fallback_random: bool = flag(
+        False, "lower", "Random ops run through ATen: eager's numbers, bit for bit."
+    )
     emulate_precision_casts: bool = flag(
         False, "fuse", "Round half-precision values after every op, as eager does."
     )

@@ -32,8 +32,7 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     inlined = inline_producers(program, config)
-    running = tuple(step for step in inlined.body if _runs(step))
-    groups, decisions = group_loops(running, inputs, target, config)
+    groups, decisions = group_loops(inlined.body, inputs, target, config)
     outside = _needed_outside(program, groups)
     simplifier = Simplifier(config.emulate_precision_casts)
     body: list[Kernel | Extern] = []
@@ -47,11 +46,6 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
                 body.append(kernel)
     made: tuple[Decision, ...] = (*inlined.decisions, *decisions)
     return KernelGraph(program.inputs, program.constants, tuple(body), program.outputs, made)
-
-
-def _runs(step: Loop | Extern) -> bool:
-    """A loop over an empty tensor has no point to run at."""
-    return isinstance(step, Extern) or all(a.extent.number for a in (*step.axes, *step.reduced))
 
 
 def _needed_outside(program: LoopProgram, groups: list[Group]) -> list[set[Buffer]]:

@@ -49,7 +49,8 @@ class _Value:
     sites: set[Site] = field(default_factory=set)
     repeats: int = 1  # times the value is computed for each of its elements
     cost_again: int = 0  # cost of the chain below it that is already computed more than once
-    checked: set[Expr] = field(default_factory=set)  # its axes that some site reads at a user's index
+    # Its own axes that some site reads at an index which has to be checked.
+    checked: set[Expr] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

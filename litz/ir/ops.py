@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from litz.ir.philox import random_bits
+
 Numpy = Callable[..., Any]
 
 
@@ -196,6 +198,8 @@ _ROWS = [
     _compare("ge", np.greater_equal),
     OpSpec("isnan", 1, "bool", 1, np.isnan, floats_only=True),
     OpSpec("where", 3, "same", 1, np.where),
+    # 64 random bits, a function of seed and counter alone.
+    OpSpec("random_bits", 2, "same", 80, random_bits),
     # An index given by the user: checked against a size; the kernel reports what is outside it.
     OpSpec("check_index", 2, "index", 2, lambda index, size: index),
 ]

@@ -103,6 +103,7 @@ class Extern:
     outputs: tuple[Buffer | None, ...]
     single: bool  # the op returns a tensor rather than a tuple of them
     into: bool = False  # it has an out= form: the result is written into storage it is given
+    ordered: bool = False  # it draws from the generator: such calls keep their order
     mutates: tuple[Buffer, ...] = ()
     origins: tuple[Origin, ...] = ()
 

@@ -17,14 +17,14 @@ from litz.errors import UnsupportedDevice, UnsupportedOp
 from litz.ir.expr import Expr
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Loop, LoopProgram, Output, Store, ViewArg
-from litz.lower import create, gather, join, pointwise, reduce, scatter, view
+from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg
+from litz.lower import create, gather, join, pointwise, pool, random, reduce, scatter, view
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.trace import stage
 
-FAMILIES = (create, gather, join, pointwise, reduce, scatter, view)
+FAMILIES = (create, gather, join, pointwise, pool, random, reduce, scatter, view)
 
 
 @stage("lower", "loops over buffers, one rule an op family")
@@ -49,7 +49,13 @@ def lower(graph: Graph, config: Config) -> LoopProgram:
         elif node.op == "output":
             outputs = tuple(_output(known, value) for value in node.args[0])  # type: ignore
     held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
-    return LoopProgram(tuple(inputs), held, tuple(low.body), outputs)
+    body = tuple(step for step in low.body if _runs(step))
+    return LoopProgram(tuple(inputs), held, body, outputs)
+
+
+def _runs(step: Loop | Extern) -> bool:
+    """A loop over an empty tensor has no point to run at."""
+    return isinstance(step, Extern) or all(a.extent is not ZERO for a in step.axes)
 
 
 def _input(low: Lowering, node: torch.fx.Node) -> View:
@@ -98,9 +104,6 @@ TEMPLATES = frozenset(
         torch.ops.aten.baddbmm.default,
         torch.ops.aten.convolution.default,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-        torch.ops.aten.max_pool2d_with_indices.default,
-        torch.ops.aten.avg_pool2d.default,
-        torch.ops.aten._adaptive_avg_pool2d.default,
     }
 )
 

@@ -44,6 +44,7 @@ def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[
             outputs=outputs,
             single=single,
             into=single and target in WRITES_INTO,
+            ordered=torch.Tag.nondeterministic_seeded in target.tags,
             origins=(low.origin,),
         )
     )

@@ -8,13 +8,14 @@ the result, so the join can be fused into whatever uses it. Example, cat of two 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any
 
 import torch
 
 from litz.ir.dtypes import BOOL
 from litz.ir.expr import Expr, apply, cast, const, integer
-from litz.ir.index import ZERO, modulo, simplify
+from litz.ir.index import ZERO, bounds, modulo, simplify, to_poly
 from litz.ir.program import Loop, Store
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, dtype_of, element, positions, to_storage, widen
@@ -44,7 +45,7 @@ def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
         chosen: Expr | None = None
         for v in reversed(used):
             start -= v.shape[dim].number
-            inside = _between(p[dim], start, start + v.shape[dim].number)
+            inside = between(p[dim], start, start + v.shape[dim].number)
             place = list(p)
             place[dim] = _shift(p[dim], -start)
             here = cast(v.at(place, inside), dtype.compute)
@@ -55,14 +56,19 @@ def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
     return low.pointwise(like, value)
 
 
-def _between(i: Expr, low: int, high: int) -> Expr:
-    extent = i.extent.number if i.op == "axis" else 1
-    after = None if low == 0 else apply("ge", i, integer(low))
-    before = None if high >= extent else apply("lt", i, integer(high))
-    tests = [t for t in (after, before) if t is not None]
-    if not tests:
-        return const(True, BOOL)
-    return tests[0] if len(tests) == 1 else apply("and", tests[0], tests[1])
+def between(i: Expr, low: int, high: int) -> Expr:
+    """low <= i < high, without the tests that the range of i decides."""
+    span = bounds(to_poly(simplify(i)))
+    least, most = (p.get((), 0) for p in span) if span is not None else (low - 1, high)
+    tests = [apply("ge", i, integer(low))] if least < low else []
+    tests += [apply("lt", i, integer(high))] if most >= high else []
+    return all_of(tests)
+
+
+def all_of(tests: Sequence[Expr]) -> Expr:
+    """The conjunction of tests, without those that are known to hold."""
+    open_tests = [t for t in tests if not (t.is_const and t.attr)]
+    return reduce(partial(apply, "and"), open_tests) if open_tests else const(True, BOOL)
 
 
 def _store_parts(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: int) -> View:
@@ -90,14 +96,10 @@ def _pad(low: Lowering, like: torch.Tensor, x: View, pad: Sequence[int], fill: A
         before[len(x.shape) - 1 - k] = int(pad[2 * k])
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        inside = const(True, BOOL)
-        place: list[Expr] = []
-        for i, start, extent in zip(p, before, x.shape, strict=True):
-            test = _between(i, start, start + extent.number)
-            inside = (
-                test if inside.is_const else inside if test.is_const else apply("and", inside, test)
-            )
-            place.append(_shift(i, -start))
+        inside = all_of(
+            [between(i, b, b + n.number) for i, b, n in zip(p, before, x.shape, strict=True)]
+        )
+        place = [_shift(i, -start) for i, start in zip(p, before, strict=True)]
         here = cast(x.at(place, inside), dtype.compute)
         if inside.is_const:
             return here
@@ -149,12 +151,11 @@ def _slice_scatter(
         raise NotGenerated("an empty slice, or a type that is not generated")
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        inside = _between(p[dim], first, first + (length - 1) * step + 1)
+        inside = between(p[dim], first, first + (length - 1) * step + 1)
         place = list(p)
         place[dim] = _shift(p[dim], -first)
         if step != 1:
-            on = apply("eq", modulo(place[dim], integer(step)), integer(0))
-            inside = on if inside.is_const else apply("and", inside, on)
+            inside = all_of([inside, apply("eq", modulo(place[dim], integer(step)), ZERO)])
             place[dim] = simplify(apply("floordiv", place[dim], integer(step)))
         new = cast(source.at(place, inside), dtype.compute)
         return new if inside.is_const else apply("where", inside, new, element(x, p, dtype))

@@ -76,8 +76,12 @@ def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
     makers: dict[Buffer, list[int]] = defaultdict(list)
     readers: dict[Buffer, list[int]] = defaultdict(list)
     result: list[set[int]] = []
+    last_ordered: int | None = None
     for k, step in enumerate(body):
         before: set[int] = set()
+        if isinstance(step, Extern) and step.ordered:
+            before.update(() if last_ordered is None else (last_ordered,))
+            last_ordered = k
         for b in read(step):
             before.update(makers[b])
         for b in written(step):

@@ -132,6 +132,7 @@ class Family:
     makes: str
     takes: Callable[[Any], bool] = lambda value: True
     weight: int = 1
+    sums: bool = False
 
 
 def _is_float(value: Any) -> bool:
@@ -151,8 +152,8 @@ FAMILIES = [
     Family(JUMPS, EXACT, lambda v: v.exact),
     Family(VIEWS, SAME, lambda v: True, 4),
     Family(MOVES, SAME, lambda v: True, 2),
-    Family(REDUCTIONS, NEW, lambda v: True, 2),
-    Family(FLOAT_REDUCTIONS, NEW, _is_float, 2),
+    Family(REDUCTIONS, NEW, lambda v: True, 2, sums=True),
+    Family(FLOAT_REDUCTIONS, NEW, _is_float, 2, sums=True),
     Family(["{a}.to({t}, copy=True)"], NEW, lambda v: True, 2),
     Family(MUTATIONS, "mutation", lambda v: True),
 ]
@@ -263,7 +264,8 @@ class Drawer:
         if "{i}" in text:
             holes["i"] = f"torch.tensor({[self.number(0, 1) for _ in range(self.number(1, 4))]})"
         if "{j}" in text:
-            pool = [v for v in self.known if v.tensor.numel() <= 20 and _is_integer(v)]
+            pool = [v for v in self.known if _is_integer(v) and v.tensor.dim()]
+            pool = [v for v in pool if v.tensor.numel() <= 20]
             if not pool or not rank:
                 return None, []
             operands.append(self.one_of(pool))
@@ -313,7 +315,8 @@ class Drawer:
         name = f"v{len(self.lines)}"
         is_float = result.is_floating_point()
         fresh = result.dtype if is_float and family.makes == NEW else None
-        self.lines.append(Line(f"{name} = {text}", fresh))
+        summed = a.name if family.sums and _is_float(a) else ""
+        self.lines.append(Line(f"{name} = {text}", fresh, summed))
         self.space[name] = result
         self.used |= {v.name for v in operands}
         self.known.append(Known(name, result, exact or not is_float))
@@ -332,6 +335,8 @@ class Drawer:
                 return False
         if not result.is_floating_point():
             return True
+        if ("var" in text or "std" in text) and not before[0].isfinite().all():
+            return False  # eager's mean of an infinity is NaN here and infinite in `mean`
         finite = result[result.isfinite()]
         if finite.numel() and finite.abs().max() > MOST_MAGNITUDE:
             return False

@@ -17,6 +17,7 @@ answers, and a jump would make that difference as large as it likes.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,10 +56,12 @@ def names(**changed: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Line:
-    """`text` assigns or mutates; `fresh` says that it makes a new rounded float of that type."""
+    """`text` assigns or mutates; `fresh` says that it makes a new rounded float of that type.
+    `summed` is the operand of a sum: each of its elements takes part in roundings of its own."""
 
     text: str
     fresh: torch.dtype | None = None
+    summed: str = ""
 
     @property
     def name(self) -> str:
@@ -128,7 +131,10 @@ def _with_noise(line: Line) -> str:
     if line.fresh is None:
         return line.text
     name, _, value = line.text.partition(" = ")
-    return f"{name} = noisy({value}, {str(line.fresh).removeprefix('torch.')}_)"
+    dtype = str(line.fresh).removeprefix("torch.") + "_"
+    if line.summed:
+        value = re.sub(rf"\b{line.summed}\b", f"noisy({line.summed}, {dtype})", value)
+    return f"{name} = noisy({value}, {dtype})"
 
 
 class _default_dtype:

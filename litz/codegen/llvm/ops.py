@@ -13,6 +13,7 @@ from functools import partial
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.literals import ELEMENT
+from litz.codegen.llvm.random import random_bits
 from litz.ir.dtypes import BF16, BOOL, F32, DType
 
 Spell = Callable[..., Value]
@@ -158,6 +159,7 @@ SPELLING: dict[str, Spell] = {
     "rsqrt": _rsqrt,
     "isnan": _is_nan,
     "where": _where,
+    "random_bits": random_bits,
     **{p: partial(_compare, p) for p in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
 

@@ -1,0 +1,193 @@
+"""Whether Litz is right about a function: held against eager, the interpreter and float64.
+
+In: a function and its inputs. Out: `Failure`, or None. Integers, bools, types, shapes, strides and
+which results share memory must be eager's exactly. A float may be wrong by what rounding explains
+and no more:
+
+    |ours - float64| <= EAGER * |eager - float64| + SPREAD * |noisy - float64| + one ulp
+
+where each distance is the largest over the whole result, since one element's error is luck. `noisy`
+is the function in float64 with every float it makes moved by up to an ulp (see `reference`).
+EAGER is 2, since Litz sums in another order. SPREAD is 8, since a function may be wrong by a few
+ulps where the noise moves it by one (ours state up to 4), and a sum rounds more than once.
+An integer that the noise itself changes is on an edge, and nothing is said about it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from litz.fuzz.reference import Watched, memory, run_wide
+from litz.fuzz.runs import Compiled
+
+EAGER, SPREAD, RUNS = 2.0, 8.0, 3
+Tensors = list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`who` (litz or interpreter) is wrong in a way (`kind`) that a shrunk program must share."""
+
+    who: str
+    kind: str
+    text: str
+    label: int = -1  # which result, if it is one
+
+    def __str__(self) -> str:
+        return f"{self.who}: {self.kind}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """All that is known of what a function should give."""
+
+    inputs: Tensors
+    eager: Tensors
+    exact: Tensors
+    noisy: list[Tensors]
+
+
+def meaning(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Meaning:
+    seen: list[torch.dtype] = []
+    given = copy.deepcopy(list(inputs))
+    with torch.no_grad(), Watched(seen):
+        eager = list(function(*given)) + given
+    exact = run_wide(function, inputs, seen, 0)
+    noisy = [run_wide(function, inputs, seen, 1, seed) for seed in range(RUNS)]
+    return Meaning(given, eager, exact, noisy)
+
+
+def check(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    options: Mapping[str, Any] | None = None,
+    labels: Sequence[str] = (),
+) -> Failure | None:
+    """Run eager, Litz and the interpreter. Options are flags by their dotted names."""
+    meant = meaning(function, inputs)
+    compiled = Compiled(function, options or {})
+    for who in ("litz", "interpreter"):
+        compiled.interpret = who == "interpreter"
+        given = copy.deepcopy(list(inputs))
+        try:
+            found = compiled(given) + given
+        except Exception as error:
+            return Failure(who, type(error).__name__, str(error))
+        failure = _judge(who, meant, found, given, labels)
+        if failure is not None:
+            return failure
+    return None
+
+
+def assert_same(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """What a stored script calls: fails as long as Litz does."""
+    failure = check(function, inputs, options)
+    assert failure is None, str(failure)
+
+
+def _judge(
+    who: str, meant: Meaning, found: Tensors, given: Tensors, labels: Sequence[str]
+) -> Failure | None:
+    if len(found) != len(meant.eager):
+        return Failure(who, "results", f"{len(found)}, eager gives {len(meant.eager)}")
+    for k, got in enumerate(found):
+        name = labels[k] if labels else f"result {k}"
+        noisy = [run[k] for run in meant.noisy]
+        wrong = _difference(got, meant.eager[k], meant.exact[k], noisy)
+        if wrong is not None:
+            return Failure(who, wrong[0], f"{name}: {wrong[1]}", k)
+    if who == "litz" and _sharing(found, given) != _sharing(meant.eager, meant.inputs):
+        return Failure(who, "aliasing", "results share other memory than eager's")
+    return None
+
+
+def _sharing(results: Tensors, given: Tensors) -> list[list[int]]:
+    """For each result, the inputs and results that show the same memory."""
+    every = [*given, *results]
+    return [[k for k, t in enumerate(every) if memory(t) == memory(r)] for r in results]
+
+
+def _difference(
+    got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, noisy: Tensors
+) -> tuple[str, str] | None:
+    """What is wrong with one result: a kind and a text."""
+    if got.dtype is not eager.dtype:
+        return "type", f"{got.dtype}, eager gives {eager.dtype}"
+    if got.shape != eager.shape:
+        return "shape", f"{list(got.shape)}, eager gives {list(eager.shape)}"
+    if _steps(got) != _steps(eager):
+        return "strides", f"{got.stride()}, eager gives {eager.stride()}"
+    if not got.numel():
+        return None
+    if not eager.is_floating_point():
+        return _integer_difference(got, eager, exact, noisy)
+    return _float_difference(got, eager, exact, noisy)
+
+
+def _steps(tensor: torch.Tensor) -> list[int]:
+    """Strides that mean something: not those of a dimension of one, or of nothing."""
+    if not tensor.numel():
+        return []
+    return [s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1]
+
+
+def _integer_difference(
+    got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, noisy: Tensors
+) -> tuple[str, str] | None:
+    differs = (got != eager) & (exact == eager)
+    for run in noisy:
+        differs &= run == eager
+    return ("value", _first(differs, got=got, eager=eager)) if differs.any() else None
+
+
+def _float_difference(
+    got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, noisy: Tensors
+) -> tuple[str, str] | None:
+    ours, theirs = got.double(), eager.double()
+    finite = theirs.isfinite() & exact.isfinite()
+    settled = _kind(theirs) == _kind(exact)
+    for run in noisy:
+        finite &= run.isfinite()
+        settled &= _kind(run) == _kind(theirs)
+    unlike = settled & (_kind(ours) != _kind(theirs))
+    if unlike.any():
+        return "value", _first(unlike, got=got, eager=eager, float64=exact)
+    finite &= ours.isfinite()
+    if not finite.any():
+        return None
+    spread = max(_largest(run - exact, finite) for run in noisy)
+    ulp = torch.finfo(got.dtype).eps * _largest(exact, finite) + torch.finfo(got.dtype).tiny
+    allowed = EAGER * _largest(theirs - exact, finite) + SPREAD * spread + ulp
+    error = _largest(ours - exact, finite)
+    if error <= allowed:
+        return None
+    worst = finite & ((ours - exact).abs() == error)
+    shown = _first(worst, got=got, eager=eager, float64=exact)
+    return "value", f"{shown}; wrong by {error:.3g}, rounding explains {allowed:.3g}"
+
+
+def _kind(values: torch.Tensor) -> torch.Tensor:
+    """0 finite, 1 NaN, 2 inf, 3 -inf."""
+    kinds = torch.where(values.isnan(), 1, 0)
+    kinds = torch.where(values == torch.inf, 2, kinds)
+    return torch.where(values == -torch.inf, 3, kinds)
+
+
+def _largest(values: torch.Tensor, where: torch.Tensor) -> float:
+    return float(values[where].abs().max())
+
+
+def _first(where: torch.Tensor, **values: torch.Tensor) -> str:
+    """The first place where something is wrong, and what each says there."""
+    place = tuple(where.nonzero()[0].tolist())
+    shown = ", ".join(f"{name} {value[place].item()}" for name, value in values.items())
+    return f"at {list(place)} of {list(where.shape)}: {shown}"

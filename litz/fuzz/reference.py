@@ -1,0 +1,193 @@
+"""What a program means without rounding, and how far rounding may carry it.
+
+In: a function and its inputs. Out: its results in float64, and again with every float that it makes
+moved at random by up to an ulp of the type that eager makes it in. The distance between the two is
+what conditioning, cancellation and all the rest make of one ulp a step.
+
+Both are the same function, called under a mode that torch shows every call to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
+
+# Calls that copy, move or choose numbers and so never round; a view shows its operand's anyway.
+EXACT = frozenset(
+    [
+        "abs",
+        "amax",
+        "amin",
+        "argmax",
+        "argmin",
+        "cat",
+        "chunk",
+        "clamp",
+        "clone",
+        "contiguous",
+        "cummax",
+        "cummin",
+        "embedding",
+        "expand",
+        "flip",
+        "gather",
+        "__getitem__",
+        "index_copy",
+        "index_fill",
+        "index_select",
+        "masked_fill",
+        "max",
+        "maximum",
+        "min",
+        "minimum",
+        "neg",
+        "pad",
+        "relu",
+        "repeat",
+        "repeat_interleave",
+        "roll",
+        "round",
+        "scatter",
+        "select_scatter",
+        "slice_scatter",
+        "sort",
+        "stack",
+        "take_along_dim",
+        "topk",
+        "tril",
+        "triu",
+        "unfold",
+        "where",
+        "ceil",
+        "floor",
+        "trunc",
+        "sign",
+        "copysign",
+        "nan_to_num",
+    ]
+)
+WRITES = frozenset(["__setitem__", "__iadd__", "__isub__", "__imul__"])
+
+
+class Watched(TorchFunctionMode):
+    """Eager itself; notes the type of every tensor that a call gives."""
+
+    def __init__(self, seen: list[torch.dtype]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.seen.extend(t.dtype for t in changed_by(function, args, result))
+        return result
+
+
+class Widened(TorchFunctionMode):
+    """The same calls in float64, with `noise` ulps of the type that eager was seen to give."""
+
+    def __init__(self, seen: list[torch.dtype], noise: float, seed: int = 0) -> None:
+        super().__init__()
+        self.seen, self.noise, self.at = seen, noise, 0
+        self.source = torch.Generator().manual_seed(seed)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        args, kwargs = pytree.tree_map(_wide, (args, kwargs or {}))
+        before = {memory(t) for t in _tensors((args, kwargs))}
+        result = function(*args, **kwargs)
+        for tensor in changed_by(function, args, result):
+            dtype, self.at = self.seen[self.at], self.at + 1
+            is_new = memory(tensor) not in before and bool(before)
+            if tensor.is_floating_point() and (is_new or writes(function)):
+                self._move(tensor, 0.0 if is_exact(function) else torch.finfo(dtype).eps)
+        return result
+
+    def _move(self, tensor: torch.Tensor, ulp: float) -> None:
+        if not self.noise or not ulp or not tensor.numel():
+            return
+        off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
+        tensor.mul_(1 + self.noise * ulp * off)
+
+
+def changed_by(function: Any, args: Any, result: Any) -> list[torch.Tensor]:
+    """The tensors that a call gives or writes into."""
+    return [args[0]] if _name(function) == "__setitem__" else _tensors(result)
+
+
+def writes(function: Any) -> bool:
+    name = _name(function)
+    return name in WRITES or (name.endswith("_") and not name.endswith("__"))
+
+
+def is_exact(function: Any) -> bool:
+    name = _name(function)
+    return name in EXACT or name.rstrip("_") in EXACT
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__name__", "")
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
+
+
+def _wide(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in ROUNDED else value
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share storage."""
+    return tensor.untyped_storage()._cdata
+
+
+def widened(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies, floats in float64; what shared memory shares it still."""
+    storages: dict[int, torch.Tensor] = {}
+    return [_rebased(t, storages) for t in tensors]
+
+
+def _rebased(tensor: torch.Tensor, storages: dict[int, torch.Tensor]) -> torch.Tensor:
+    key = memory(tensor)
+    if key not in storages:
+        storage = tensor.untyped_storage()
+        flat = torch.empty(0, dtype=tensor.dtype)
+        flat = flat.set_(storage, 0, (storage.nbytes() // tensor.itemsize,))  # type: ignore
+        storages[key] = flat.double() if flat.is_floating_point() else flat.clone()
+    base = storages[key]
+    return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Any:
+    """Integers divide into this type, for a block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def run_wide(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    seen: list[torch.dtype],
+    noise: float,
+    seed: int = 0,
+) -> list[torch.Tensor]:
+    """The results and the inputs as they are left, in float64."""
+    wide = widened(inputs)
+    with torch.no_grad(), default_dtype(torch.float64), Widened(seen, noise, seed):
+        results = list(function(*wide))
+    return results + wide

@@ -1,0 +1,112 @@
+"""A function compiled by Litz without Dynamo, and run natively or by the interpreter.
+
+In: a function and its inputs. Out: its results and its inputs as they are left. Frames and guards
+are left out: they take most of the time and none of the risk. What fails, raises: nothing here falls
+back to eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.fx
+from torch._functorch.aot_autograd import aot_function
+
+from litz.capture import decompositions
+from litz.compiler import compile_graph
+from litz.config import snapshot
+from litz.ir.interpret import run_kernels
+from litz.ir.program import Extern, KernelGraph, ViewArg
+from litz.runtime import CompiledGraph
+from litz.runtime.steps import torch_dtype
+
+Array = np.ndarray[Any, Any]
+
+
+class Compiled:
+    """Traced and compiled on its first call. `interpret` makes later calls run the kernels' IR."""
+
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+        self.config = snapshot(dict(options))
+        self.interpret = False
+        self.native: CompiledGraph
+        self.traced = aot_function(
+            function,
+            fw_compiler=self._compile,
+            inference_compiler=self._compile,
+            decompositions=decompositions(),
+            keep_inference_input_mutations=True,
+        )
+
+    def _compile(self, module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        self.native, _report = compile_graph(module, "inference", self.config)
+
+        def run(args: list[Any]) -> Any:
+            return interpreted(self.native, args) if self.interpret else self.native(args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return list(self.traced(*inputs))
+
+
+def interpreted(graph: CompiledGraph, args: list[Any]) -> list[Any]:
+    """What the kernels mean, in the order they are planned; inputs are updated as the code would."""
+    given = list(args)
+    args.clear()
+    program = graph.plan.graph
+    constants = {name: as_array(t) for name, t in graph.constants}
+    arrays = [as_array(t) for t in given]
+    results = run_kernels(program, arrays, constants, extern=call_aten)
+    for tensor, array in zip(given, arrays, strict=True):
+        tensor.copy_(as_tensor(array, tensor.dtype))
+    return _as_outputs(program, results)
+
+
+def _as_outputs(program: KernelGraph, results: list[Any]) -> list[Any]:
+    made: list[Any] = []
+    for output, result in zip(program.outputs, results, strict=True):
+        value = output.value
+        if isinstance(value, ViewArg):
+            strides = [s.number for s in value.strides]
+            exact = torch.empty_strided(result.shape, strides, dtype=torch_dtype(value.buffer.dtype))
+            result = exact.copy_(as_tensor(result, exact.dtype))
+        made.append(result)
+    return made
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """A fresh array of the values; bf16 as the float32 that the interpreter holds it in."""
+    wide = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    array: Array = wide.detach().numpy().copy()
+    return array
+
+
+def as_tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape).to(dtype)
+
+
+def call_aten(step: Extern, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """An ATen call of the interpreter: the op itself over the operands' values."""
+    namespace, name, overload = step.target.split(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    given = [_operand(a, meant) for a, meant in zip(args, step.args, strict=True)]
+    named = {k: _operand(kwargs[k], meant) for k, meant in step.kwargs}
+    results = op(*given, **named)
+    return [None if r is None else as_array(r) for r in ([results] if step.single else results)]
+
+
+def _operand(value: Any, meant: Any) -> Any:
+    """An array as the tensor that its window on a buffer stands for."""
+    if isinstance(meant, ViewArg):
+        return as_tensor(value, torch_dtype(meant.buffer.dtype))
+    if isinstance(meant, (list, tuple)):
+        return [_operand(v, m) for v, m in zip(value, meant, strict=True)]
+    return value
+
+

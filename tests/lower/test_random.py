@@ -1,0 +1,94 @@
+"""Random tensors: reproducible by seed, different between calls, distributed as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import litz
+from litz.ir.philox import random_bits
+
+RAISE = {"on_error": "raise"}
+N = 40_000
+
+
+def _compiled(function: Callable[..., torch.Tensor], **options: object) -> Callable[..., object]:
+    litz.reset()
+    return torch.compile(function, backend="litz", options={**RAISE, **options})
+
+
+def test_philox_gives_its_published_numbers() -> None:
+    """The test vectors of Random123 for philox4x32-10."""
+    assert random_bits(0, 0) & 0xFFFFFFFF == 0x6627E8D5
+    assert (int(random_bits(0, 0)) >> 32) & 0xFFFFFFFF == 0xE169C58D
+
+
+CASES: dict[str, Callable[[], torch.Tensor]] = {
+    "rand": lambda: torch.rand(N),
+    "rand64": lambda: torch.rand(N, dtype=torch.float64),
+    "rand16": lambda: torch.rand(N, dtype=torch.bfloat16),
+    "randn": lambda: torch.randn(N),
+    "randn64": lambda: torch.randn(N, dtype=torch.float64),
+    "randint": lambda: torch.randint(-3, 9, (N,)),
+    "bernoulli": lambda: torch.bernoulli(torch.full((N,), 0.3)),
+    "dropout": lambda: F.dropout(torch.ones(N), 0.3),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_seed_fixes_the_numbers_and_calls_differ(case: str) -> None:
+    explanation = litz.explain(CASES[case])
+    assert set(explanation.aten_ops) == {"aten.randint.low"} and explanation.kernels == 1
+    compiled = _compiled(CASES[case])
+    torch.manual_seed(7)
+    first, second = compiled(), compiled()
+    torch.manual_seed(7)
+    assert torch.equal(compiled(), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_moments_are_those_of_eager(case: str) -> None:
+    """Mean and spread within five standard errors of the distribution eager draws from."""
+    torch.manual_seed(0)
+    found, expected = _compiled(CASES[case])().double(), CASES[case]().double()
+    spread = expected.std()
+    assert abs(found.mean() - expected.mean()) < 5 * spread / N**0.5 * 2**0.5
+    assert abs(found.std() - spread) < 0.03 * spread
+    lag = ((found[1:] - found.mean()) * (found[:-1] - found.mean())).mean() / spread**2
+    assert abs(lag) < 5 / N**0.5
+
+
+def test_uniform_numbers_fill_their_range_evenly() -> None:
+    torch.manual_seed(0)
+    found = _compiled(CASES["rand"])()
+    counts = torch.histc(found, bins=64, min=0, max=1)
+    chi_squared = ((counts - N / 64) ** 2 / (N / 64)).sum()
+    assert found.min() >= 0 and found.max() < 1
+    assert chi_squared < 63 + 5 * (2 * 63) ** 0.5
+
+
+def test_fallback_random_is_eager_bit_for_bit() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        a, b = torch.rand_like(x), torch.randn_like(x)
+        return F.dropout(x, 0.5) + a * b + torch.rand(x.shape)
+
+    x = torch.randn(64, 33)
+    torch.manual_seed(3)
+    expected = function(x)
+    compiled = _compiled(function, fallback_random=True)
+    torch.manual_seed(3)
+    assert torch.equal(compiled(x), expected)
+
+
+def test_dropout_scales_what_it_keeps_and_its_gradient_uses_the_same_mask() -> None:
+    x = torch.ones(N, requires_grad=True)
+    compiled = _compiled(lambda x: F.dropout(x, 0.25) * 2)
+    torch.manual_seed(1)
+    y = compiled(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, y.detach())
+    assert set(y.detach().unique().tolist()) == {0.0, torch.tensor(2 / 0.75).item()}
