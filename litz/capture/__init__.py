@@ -14,8 +14,7 @@ import torch.fx
 from litz.capture.autograd import through_autograd
 from litz.capture.decompositions import decompositions
 from litz.capture.specialize import is_symbolic, sizes_of, specialize
-from litz.errors import UnsupportedOp
-from litz.ir.graph import Graph, origin_of
+from litz.ir.graph import Graph
 from litz.trace import stage
 
 
@@ -28,11 +27,7 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     attributes: dict[str, Any] = {}
     for node in copied.graph.nodes:
         if node.op == "get_attr":
-            path = str(node.target)
-            attributes[path] = _attribute(module, path)
-            if not isinstance(attributes[path], torch.Tensor):
-                user = next(iter(node.users), node)
-                raise UnsupportedOp(str(user.target), origin_of(user), "it calls another graph")
+            attributes[str(node.target)] = _attribute(module, str(node.target))
     return Graph(copied, kind=kind, attributes=attributes)
 
 

@@ -132,8 +132,9 @@ class Program:
         used = [name for name in DTYPES if name in self.text() or name in str(self.inputs)]
         dtypes = ", ".join(name for name in used if name != "bool")
         functional = "import torch.nn.functional as F\n" if "F." in self.text() else ""
+        infinity = "from math import inf\n\n" if "(inf" in self.text() else ""
         return (
-            f"import torch\n{functional}from torch import {dtypes or 'float32'}\n\n"
+            f"{infinity}import torch\n{functional}from torch import {dtypes or 'float32'}\n\n"
             "from litz.fuzz import assert_same, data\n\n\n"
             f"{self.text()}\n\n"
             + "".join(f"{i.name} = {i.text}\n" for i in self.inputs)

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 import torch.fx
 from torch._functorch.aot_autograd import aot_function
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz.capture import decompositions
 from litz.compiler import compile_graph
 from litz.config import snapshot
 from litz.ir.interpret import run_kernels
-from litz.ir.program import Extern, KernelGraph, ViewArg
+from litz.ir.program import Extern, KernelGraph, ViewArg, written
 from litz.runtime import CompiledGraph
 from litz.runtime.steps import torch_dtype
 
@@ -42,7 +43,8 @@ class Compiled:
         )
 
     def _compile(self, module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        self.native, _report = compile_graph(module, "inference", self.config)
+        with unset_fake_temporarily():  # as the backend does: passes compute with constants
+            self.native, _report = compile_graph(module, "inference", self.config)
 
         def run(args: list[Any]) -> Any:
             return interpreted(self.native, args) if self.interpret else self.native(args)
@@ -63,21 +65,30 @@ def interpreted(graph: CompiledGraph, args: list[Any]) -> list[Any]:
     constants = {name: as_array(t) for name, t in graph.constants}
     arrays = [as_array(t) for t in given]
     results = run_kernels(program, arrays, constants, extern=call_aten)
-    for tensor, array in zip(given, arrays, strict=True):
-        tensor.copy_(as_tensor(array, tensor.dtype))
+    changed = {b for step in program.body for b in written(step)}
+    for buffer, tensor, array in zip(program.inputs, given, arrays, strict=True):
+        if buffer in changed:
+            tensor.copy_(as_tensor(array, tensor.dtype))
     return _as_outputs(program, results)
 
 
 def _as_outputs(program: KernelGraph, results: list[Any]) -> list[Any]:
-    made: list[Any] = []
-    for output, result in zip(program.outputs, results, strict=True):
-        value = output.value
-        if isinstance(value, ViewArg):
-            strides = [s.number for s in value.strides]
-            exact = torch.empty_strided(result.shape, strides, dtype=torch_dtype(value.buffer.dtype))
-            result = exact.copy_(as_tensor(result, exact.dtype))
-        made.append(result)
-    return made
+    values = [output.value for output in program.outputs]
+    return [
+        _laid_out(r, v) if isinstance(v, ViewArg) else r
+        for v, r in zip(values, results, strict=True)
+    ]
+
+
+def _laid_out(result: Array, view: ViewArg) -> torch.Tensor:
+    """The values with the strides of a window, which may show one element several times."""
+    shape, strides = result.shape, [s.number for s in view.strides]
+    dtype = torch_dtype(view.buffer.dtype)
+    span = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    flat = torch.empty(span if result.size else 0, dtype=dtype)
+    places = torch.arange(len(flat)).as_strided(shape, strides)
+    flat[places] = as_tensor(result, dtype)
+    return flat.as_strided(shape, strides)
 
 
 def as_array(tensor: torch.Tensor) -> Array:
@@ -98,7 +109,8 @@ def call_aten(step: Extern, args: list[Any], kwargs: dict[str, Any]) -> list[Any
     given = [_operand(a, meant) for a, meant in zip(args, step.args, strict=True)]
     named = {k: _operand(kwargs[k], meant) for k, meant in step.kwargs}
     results = op(*given, **named)
-    return [None if r is None else as_array(r) for r in ([results] if step.single else results)]
+    listed = [results] if step.single else results or ()
+    return [None if r is None else as_array(r) for r in listed]
 
 
 def _operand(value: Any, meant: Any) -> Any:
@@ -108,5 +120,3 @@ def _operand(value: Any, meant: Any) -> Any:
     if isinstance(meant, (list, tuple)):
         return [_operand(v, m) for v, m in zip(value, meant, strict=True)]
     return value
-
-

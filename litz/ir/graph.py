@@ -32,7 +32,8 @@ class Graph:
     @property
     def constants(self) -> dict[str, Any]:
         """The module's own tensors by the names that lowering gives their buffers."""
-        return {constant_name(path): tensor for path, tensor in self.attributes.items()}
+        held = self.attributes.items()
+        return {constant_name(p): t for p, t in held if isinstance(t, torch.Tensor)}
 
 
 def constant_name(path: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.utils import _pytree as pytree
 
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
@@ -18,13 +19,13 @@ from litz.ir.expr import Expr
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg
-from litz.lower import create, gather, join, pointwise, pool, random, reduce, scatter, view
+from litz.lower import create, gather, join, pointwise, pool, random, reduce, scatter, search, view
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.trace import stage
 
-FAMILIES = (create, gather, join, pointwise, pool, random, reduce, scatter, view)
+FAMILIES = (create, gather, join, pointwise, pool, random, reduce, scatter, search, view)
 
 
 @stage("lower", "loops over buffers, one rule an op family")
@@ -41,9 +42,9 @@ def lower(graph: Graph, config: Config) -> LoopProgram:
             known[node] = _input(low, node)
             inputs.append(known[node].buffer)
         elif node.op == "get_attr":
-            path = str(node.target)
-            known[node] = low.whole(_storage(low, graph.attributes[path], constant_name(path)))
-            constants.append(known[node].buffer)
+            known[node] = _attribute(low, graph, str(node.target))
+            if isinstance(known[node], View):
+                constants.append(known[node].buffer)
         elif node.op == "call_function":
             known[node] = _lower_call(low, node, known)
         elif node.op == "output":
@@ -63,6 +64,14 @@ def _input(low: Lowering, node: torch.fx.Node) -> View:
     if not isinstance(value, torch.Tensor):
         raise low.unsupported(f"the graph takes {type(value).__name__} as an input")
     return low.whole(_storage(low, value, node.name))
+
+
+def _attribute(low: Lowering, graph: Graph, path: str) -> Any:
+    """A tensor the module holds, or a graph that control flow calls."""
+    held = graph.attributes[path]
+    if not isinstance(held, torch.Tensor):
+        return held
+    return low.whole(_storage(low, held, constant_name(path)))
 
 
 def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
@@ -86,6 +95,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     lowering = RULES.get(node.target)
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
+        if not is_view and _is_empty(like):  # there is nothing to compute
+            return pytree.tree_map(lambda result: low.whole(low.buffer(result)), like)
         try:
             return lowering(low, like, *args, **kwargs)
         except NotGenerated:
@@ -93,6 +104,11 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
     return lower_extern(low, node.target, like, args, kwargs)
+
+
+def _is_empty(like: Any) -> bool:
+    results = pytree.tree_leaves(like)
+    return bool(results) and all(isinstance(r, torch.Tensor) and 0 in r.shape for r in results)
 
 
 # Ops that ATen computes by design, not for want of a rule.

@@ -27,12 +27,13 @@ WRITES_INTO = frozenset(
 
 def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Append the call and return the views of its results."""
-    if not isinstance(target, torch._ops.OpOverload):
-        raise low.unsupported("it is not an ATen or custom op (control flow is run as eager)")
-    if target._schema.is_mutable:
+    higher_order = isinstance(target, torch._ops.HigherOrderOperator)
+    if not higher_order and not isinstance(target, torch._ops.OpOverload):
+        raise low.unsupported("it is not an op of torch or of a library")
+    if not higher_order and target._schema.is_mutable:
         raise low.unsupported("it writes into its operands")
     single = isinstance(like, torch.Tensor)
-    results = [like] if single else list(like)
+    results = [like] if single else list(like or ())  # an assertion returns nothing
     if any(r is not None and not isinstance(r, torch.Tensor) for r in results):
         raise low.unsupported("it returns something that is not a tensor")
     outputs = tuple(None if r is None else low.buffer(r) for r in results)
@@ -44,7 +45,7 @@ def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[
             outputs=outputs,
             single=single,
             into=single and target in WRITES_INTO,
-            ordered=torch.Tag.nondeterministic_seeded in target.tags,
+            ordered=higher_order or torch.Tag.nondeterministic_seeded in target.tags,
             origins=(low.origin,),
         )
     )
@@ -52,8 +53,10 @@ def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[
     return views[0] if single else views
 
 
-def qualified_name(target: torch._ops.OpOverload) -> str:
-    """`aten.mm.default`: what `torch.ops` finds again."""
+def qualified_name(target: Any) -> str:
+    """`aten.mm.default` or `higher_order.cond`: what `torch.ops` finds again."""
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}"
     return str(target)
 
 

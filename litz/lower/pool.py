@@ -24,7 +24,7 @@ from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify
 from litz.lower.join import all_of, between
 from litz.lower.reduce import combined, emit_combined
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, View, dtype_of, positions, widen
+from litz.lower.values import Lowering, View, positions, widen
 
 Sizes = int | Sequence[int]
 Position = tuple[Expr, ...]
@@ -132,7 +132,7 @@ class Covering:
 
     @property
     def count(self) -> int:
-        return min(-(-self.span // self.of.stride), self.windows)
+        return -(-self.span // self.of.stride)
 
     def place(self, i: Expr, r: Expr) -> Expr:
         last = floordiv(_affine(i, 1, self.of.padding), integer(self.of.stride))
@@ -147,6 +147,10 @@ class Covering:
 
 def _least(i: Expr, limit: int) -> Expr:
     return apply("min", i, integer(limit))
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    return integer(a.number * b.number) if a.is_const and b.is_const else apply("mul", a, b)
 
 
 def _positive(i: Expr) -> Expr:
@@ -184,9 +188,9 @@ def _geometry(
     return [Strided(*row) for row in zip(extents, *columns, strict=True)]
 
 
-def _generated(x: View, like: torch.Tensor) -> None:
-    if x.dtype.kind == "x" or x.dtype.name == "bool" or 0 in like.shape:
-        raise NotGenerated("a type that is not generated, or an empty result")
+def _generated(x: View) -> None:
+    if x.dtype.kind not in "fiu":
+        raise NotGenerated("a type that is not generated")
 
 
 # -- maximum ---------------------------------------------------------------------------------
@@ -196,7 +200,7 @@ def _lower_max(
     low: Lowering, like: Sequence[torch.Tensor], x: View, taps: Sequence[Taps]
 ) -> list[View]:
     """The maximum, then where it is: found by comparing, so that unused indices cost nothing."""
-    _generated(x, like[0])
+    _generated(x)
     window = Window(taps)
     dtype = x.dtype.compute
     target = low.buffer(like[0])
@@ -237,7 +241,7 @@ def _lower_max_backward(
     low: Lowering, like: torch.Tensor, grad: View, indices: View, taps: Sequence[Taps]
 ) -> View:
     """Each element sums the gradients of the windows whose maximum it was."""
-    _generated(grad, like)
+    _generated(grad)
     window = Window(taps)
     target = low.buffer(like)
     here = positions(target.shape)
@@ -288,10 +292,6 @@ def _adaptive(x: View, like: torch.Tensor, rank: int) -> list[Adaptive]:
 # -- average ---------------------------------------------------------------------------------
 
 
-def _product(sizes: Sequence[Expr]) -> Expr:
-    return reduce(lambda a, b: simplify(apply("mul", a, b)), sizes)
-
-
 def _quotient(total: Expr, count: Expr) -> Expr:
     """Integers are divided as C++ divides them."""
     op = "div" if total.dtype.is_float else "truncdiv"
@@ -302,13 +302,13 @@ def _lower_average(
     low: Lowering, like: torch.Tensor, x: View, taps: Sequence[Taps], count: Count
 ) -> View:
     """A guarded load is zero outside, which is what padding adds to a sum."""
-    _generated(x, like)
+    _generated(x)
     window = Window(taps)
     target = low.buffer(like)
     here = positions(target.shape)
     place, inside = window.at(here)
     total = combined(low, "sum", window.axes, widen(x.at(place, inside), x.dtype))
-    size = _product(count(here[-len(taps) :]))
+    size = reduce(_times, count(here[-len(taps) :]))
     return emit_combined(low, target, _quotient(total, size), window.axes)
 
 
@@ -316,13 +316,13 @@ def _lower_average_backward(
     low: Lowering, like: torch.Tensor, grad: View, taps: Sequence[Taps], count: Count
 ) -> View:
     """Each element sums its shares of the windows that hold it; `count` is a window's size."""
-    _generated(grad, like)
+    _generated(grad)
     window = Window(taps)
     target = low.buffer(like)
     place, inside = window.at(positions(target.shape))
     given = widen(grad.at(place, inside), grad.dtype)
     # Where there is no window there is no size either; zero is divided by one.
-    size = _product(count(place[-len(taps) :]))
+    size = reduce(_times, count(place[-len(taps) :]))
     size = size if inside.is_const or size.is_const else apply("where", inside, size, integer(1))
     share = combined(low, "sum", window.axes, _quotient(given, size))
     return emit_combined(low, target, share, window.axes)
@@ -354,9 +354,7 @@ def _sizes(
     return [t.size(i, with_padding) for t, i in zip(taps, window, strict=True)]
 
 
-def _adaptive_average_pool(
-    rank: int, low: Lowering, like: torch.Tensor, x: View, *_: Any
-) -> View:
+def _adaptive_average_pool(rank: int, low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
     taps = _adaptive(x, like, rank)
     return _lower_average(low, like, x, taps, partial(_adaptive_sizes, taps))
 

@@ -97,7 +97,8 @@ class CompiledGraph:
         tensors.update(self.constants)
         layout, table = self.source.layout, space.table
         for name, tensor in tensors.items():
-            table[layout[name]] = tensor.data_ptr()
+            if tensor is not None:  # an effect token is nothing at run time
+                table[layout[name]] = tensor.data_ptr()
 
     def _run(self, space: Workspace, tensors: dict[str, torch.Tensor]) -> None:
         timed: list[str] = []
@@ -118,7 +119,7 @@ class CompiledGraph:
     def _check_inputs(self, args: list[Any]) -> None:
         """Layouts the code was compiled for; a tensor already checked is not checked again."""
         for k, tensor in enumerate(args):
-            if self.checked[k] == id(tensor):
+            if tensor is None or self.checked[k] == id(tensor):
                 continue
             shape, strides = self.layouts[k]
             if tensor.shape != shape or (tensor.stride() != strides and tensor.numel() > 1):
@@ -133,7 +134,7 @@ class CompiledGraph:
         self, step: ExternStep, space: Workspace, tensors: dict[str, torch.Tensor]
     ) -> None:
         extern = step.extern
-        args = [self._operand(a, space, tensors) for a in extern.args]
+        args = self._operand(extern.args, space, tensors)
         kwargs = {k: self._operand(v, space, tensors) for k, v in extern.kwargs}
         if extern.into:
             (made,) = extern.outputs
@@ -143,7 +144,7 @@ class CompiledGraph:
             return
         results = step.op(*args, **kwargs)
         for buffer, result in zip(
-            extern.outputs, [results] if extern.single else results, strict=True
+            extern.outputs, [results] if extern.single else results or (), strict=True
         ):
             if buffer is not None:
                 tensor = _laid_out(result, buffer, step.returns_alias)
@@ -156,7 +157,7 @@ class CompiledGraph:
         if isinstance(value, ViewArg):
             return self._view(value, space, tensors)
         if isinstance(value, tuple):
-            return [self._operand(v, space, tensors) for v in value]
+            return tuple(self._operand(v, space, tensors) for v in value)
         return value
 
     def _tensor(

@@ -86,11 +86,13 @@ def _native_step(plan: Plan, segment: Any, binary: Binary) -> NativeStep:
 
 
 def _extern_step(plan: Plan, position: int, step: Extern) -> ExternStep:
-    namespace, name, overload = step.target.split(".")
-    packet = getattr(getattr(torch.ops, namespace), name)
-    functional = getattr(packet, overload)
-    returns_alias = any(r.alias_info is not None for r in functional._schema.returns)
-    op = packet.out if step.into else functional
+    namespace, name, *overload = step.target.split(".")
+    op = getattr(getattr(torch.ops, namespace), name)
+    returns_alias = False
+    if overload:  # higher-order ops have none, nor a schema
+        packet, op = op, getattr(op, overload[0])
+        returns_alias = any(r.alias_info is not None for r in op._schema.returns)
+        op = packet.out if step.into else op
     return ExternStep(op, step, returns_alias, _freed_after(plan, position))
 
 
