@@ -115,6 +115,12 @@ class Config:
     max_fusion_unique_io_buffers: int | None = flag(
         None, "fuse", "Buffers that one kernel may read or write at most; None is no limit.", low=1
     )
+    assert_indirect_indexing: bool = flag(
+        True, "lower", "An index out of range raises eager's error; off, it is clamped."
+    )
+    debug_index_asserts: bool = flag(
+        False, "schedule", "Kernels hold every access against the bounds of its buffer."
+    )
     fallback_random: bool = flag(
         False, "lower", "Random ops run through ATen: eager's numbers, bit for bit."
     )

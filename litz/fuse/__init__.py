@@ -17,7 +17,6 @@ from litz.ir.program import (
     Extern,
     Kernel,
     KernelGraph,
-    Loop,
     LoopProgram,
     ViewArg,
     read,

@@ -133,7 +133,7 @@ class _Inliner:
             inside = reader in self.inlined
             onward = values[reader].sites if inside else {(reader, ())}
             for node in loads(consumer.stores[0].value, *consumer.stores[0].index):
-                if node.buffer is not target:
+                if node.buffer != target:
                     continue
                 aligned = node.index == own_place and node.guard is None
                 for root, place in onward:

@@ -11,7 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from litz.fuse.rows import Member, Misfit, align, common_outer, is_sequential, places_of
-from litz.ir.expr import Expr, cast, integer, load, narrow, rebuild, substitute, transform
+from litz.ir.expr import (
+    Expr,
+    apply,
+    cast,
+    const,
+    integer,
+    load,
+    narrow,
+    rebuild,
+    substitute,
+    transform,
+)
 from litz.ir.index import simplify, simplify_indices
 from litz.ir.program import Buffer, Kernel, Loop, Origin, Phase, Store, loads
 from litz.rewrite import Simplifier
@@ -86,13 +97,21 @@ def _phases(pieces: list[_Piece]) -> list[Phase]:
 
 def _forwarded(stores: list[Store]) -> tuple[Store, ...]:
     """Inside a phase a stored value is used directly: no load reads it back."""
-    known: dict[Expr, Expr] = {}
+    known: dict[tuple[Buffer, tuple[Expr, ...]], Expr] = {}
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        value = known.get((node.buffer, node.index)) if node.op == "load" else None
+        if value is None or node.guard is None:
+            return value or node
+        return apply("where", node.guard, value, const(0, value.dtype))
+
     result = []
     for store in stores:
-        value = substitute(store.value, known)
+        value = transform(store.value, change)
         result.append(replace(store, value=value))
         if not store.scatters:
-            known[load(store.buffer, store.index)] = value
+            known[store.buffer, store.index] = value
     return tuple(result)
 
 

@@ -121,7 +121,7 @@ def _linked(
             return _as_reader(loop, node, members[maker])
     for j, member in members.items():
         for node in loads(*exprs_of(member.loop)):
-            if node.buffer is loop.stores[0].buffer and j != k:
+            if node.buffer == loop.stores[0].buffer and j != k:
                 return _as_producer(loop, node, member)
     return None
 

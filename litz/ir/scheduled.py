@@ -23,6 +23,7 @@ class Choice:
     unroll: int
     chunk: int
     grain: int
+    asserts: bool = False  # hold every access against the bounds of its buffer
 
 
 @dataclass(frozen=True)

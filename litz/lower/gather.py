@@ -18,12 +18,19 @@ from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, broadcast, widen
 
 
-def checked(index: Expr, extent: Expr, *, wraps: bool) -> Expr:
-    """An index from a tensor: negative ones count from the end where eager lets them."""
+def checked(low: Lowering, index: Expr, extent: Expr, *, wraps: bool) -> Expr:
+    """An index from a tensor: negative ones count from the end where eager lets them.
+
+    One out of range raises eager's error; without that assertion it is moved to the nearest one
+    that is in range, so that no memory but the tensor's is ever touched.
+    """
     wide = cast(index, I64)
     if wraps:
         wide = apply("where", apply("lt", wide, const(0, I64)), apply("add", wide, extent), wide)
-    return apply("check_index", wide, extent)
+    if low.config.assert_indirect_indexing:
+        return apply("check_index", wide, extent)
+    last = apply("sub", extent, const(1, I64))
+    return apply("min", apply("max", wide, const(0, I64)), last)
 
 
 def _element(x: View, index: Sequence[Expr]) -> Expr:
@@ -41,7 +48,7 @@ def _gather(
 
     def value(p: tuple[Expr, ...]) -> Expr:
         place = list(p)
-        place[dim] = checked(index.at(p), x.shape[dim], wraps=False)
+        place[dim] = checked(low, index.at(p), x.shape[dim], wraps=False)
         return _element(x, place)
 
     return low.pointwise(like, value)
@@ -57,7 +64,7 @@ def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: V
     def value(p: tuple[Expr, ...]) -> Expr:
         place = list(p)
         where = (p[dim],) if index.shape else ()
-        place[dim] = checked(index.at(broadcast(index, where)), x.shape[dim], wraps=False)
+        place[dim] = checked(low, index.at(broadcast(index, where)), x.shape[dim], wraps=False)
         return _element(x, place)
 
     return low.pointwise(like, value)
@@ -68,7 +75,7 @@ def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_:
     _generated(weight)
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        row = checked(index.at(p[:-1]), weight.shape[0], wraps=False)
+        row = checked(low, index.at(p[:-1]), weight.shape[0], wraps=False)
         return _element(weight, (row, p[-1]))
 
     return low.pointwise(like, value)
@@ -96,7 +103,7 @@ def _index(low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | 
                 place.append(next(rest))
             else:
                 found = index.at(broadcast(index, looked_up))
-                place.append(checked(found, extent, wraps=True))
+                place.append(checked(low, found, extent, wraps=True))
         return _element(x, place)
 
     return low.pointwise(like, value)

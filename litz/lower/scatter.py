@@ -83,7 +83,7 @@ def _index_put(
         if index is None:
             place.append(next(left))
         else:
-            place.append(checked(index.at(broadcast(index, found)), extent, wraps=True))
+            place.append(checked(low, index.at(broadcast(index, found)), extent, wraps=True))
     value = element(values, here, dtype)
     _scatter(low, target, shape, tuple(place), value, "add" if accumulate else "set")
     return low.whole(target)
@@ -128,7 +128,7 @@ def _scatter_along(
     dtype = target.dtype
     here = positions(index.shape)
     place = list(here)
-    place[dim] = checked(index.at(here), x.shape[dim], wraps=False)
+    place[dim] = checked(low, index.at(here), x.shape[dim], wraps=False)
     value = (
         element(source, here, dtype)
         if not isinstance(source, View)

@@ -103,13 +103,13 @@ def _replaced(
     if not isinstance(step, Kernel) or len(step.phases) != 1 or step.phases[0].is_reduction:
         return None
     stores = step.phases[0].stores
-    place = next(flat_index(s.buffer, s.index) for s in stores if s.buffer is made)
+    place = next(flat_index(s.buffer, s.index) for s in stores if s.buffer == made)
     for old in dying:
-        if old in taken or old is made or old.dtype.bytes != made.dtype.bytes:
+        if old in taken or old == made or old.dtype.bytes != made.dtype.bytes:
             continue
         if byte_size(old) != byte_size(made):
             continue
-        nodes = [n for s in stores for n in loads(s.value, *s.index) if n.buffer is old]
+        nodes = [n for s in stores for n in loads(s.value, *s.index) if n.buffer == old]
         if nodes and all(flat_index(old, n.index) is place for n in nodes):
             return old
     return None

@@ -12,7 +12,12 @@ from typing import Any
 import torch
 
 from litz.config import Config
-from litz.errors import IndexOutOfRange, InputMismatch, IntegerDivisionByZero
+from litz.errors import (
+    IndexOutOfRange,
+    InputMismatch,
+    IntegerDivisionByZero,
+    InternalError,
+)
 from litz.ir.program import Buffer, Extern, Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_FLAG, Binary, Source
 from litz.runtime.profile import moved_bytes, run_timed
@@ -114,7 +119,7 @@ class CompiledGraph:
             Trace(self.config.debug).note(KERNELS, "kernels of one call", "\n".join(timed))
         if space.error.value:
             code, space.error.value = space.error.value, 0
-            raise IntegerDivisionByZero() if code & 2 else IndexOutOfRange()
+            raise _error(code)
 
     def _check_inputs(self, args: list[Any]) -> None:
         """Layouts the code was compiled for; a tensor already checked is not checked again."""
@@ -194,6 +199,13 @@ class CompiledGraph:
             return base
         start = base.storage_offset() + value.offset.attr
         return base.as_strided(numbers(value.shape), numbers(value.strides), start)
+
+
+def _error(code: int) -> Exception:
+    """What a kernel noted in the error flag."""
+    if code & 4:
+        return InternalError("a kernel accessed memory outside of a buffer (debug_index_asserts)")
+    return IntegerDivisionByZero() if code & 2 else IndexOutOfRange()
 
 
 def _laid_out(result: torch.Tensor, buffer: Buffer, returns_alias: bool) -> torch.Tensor:

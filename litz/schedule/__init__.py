@@ -6,6 +6,8 @@ Each step is a function with its before and after in its own file.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.config import Config
 from litz.ir.program import Kernel
 from litz.ir.scheduled import ScheduledKernel
@@ -22,6 +24,7 @@ def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
     flat, arguments = flatten_buffers(kernel)
     named = canonical_axes(merge_axes(split_axes(flat)))
     ordered, choice = vectorize(named, target, config)
+    choice = replace(choice, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
 
 

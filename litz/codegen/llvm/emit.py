@@ -34,6 +34,7 @@ class KernelEmitter:
         self.b.lines.append("entry:")
         self.scopes = Scopes(self.b)
         self.values = Values(self.b, self.scopes, self.choice.lanes)
+        self.values.memory.asserts = self.choice.asserts
         self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
 
     def emit(self) -> str:

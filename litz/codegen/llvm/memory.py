@@ -19,6 +19,8 @@ from litz.ir.program import Buffer
 if TYPE_CHECKING:
     from litz.codegen.llvm.values import Values
 
+BOUNDS_ERROR = 4  # in the error flag: a kernel left a buffer, which is a bug of ours
+
 
 class Memory:
     """The buffers of one kernel. `pointers` is where each lies; `local` holds scratch, with the
@@ -30,6 +32,7 @@ class Memory:
         self.local: dict[Buffer, int] = {}
         self.written: set[Buffer] = set()
         self.safe: Value | None = None  # a zero that guarded scalars read instead
+        self.asserts = False  # whether every access is held against its buffer's bounds
 
     def load(self, node: Expr) -> Value:
         """Operands are emitted first, each in its own scope; then this node's is selected."""
@@ -53,8 +56,8 @@ class Memory:
         stride, rest = found[0].attr, self.v.value(found[1])
         self.v.scopes.select(level)
         if stride == 1:
-            address = self._address(buffer, self.v.b.add(rest, self.v.base))
-            return self._masked_load(node, address, mask)
+            place = self._inside(buffer, self.v.b.add(rest, self.v.base), mask, self.v.lanes)
+            return self._masked_load(node, self._address(buffer, place), mask)
         first = self.v.spread(self.v.b.add(rest, self.v.b.mul(self.v.base, stride)), level)
         self.v.scopes.select(level)
         return self._gather(node, self.v.b.add(first, self.v.iota(stride)), mask)
@@ -77,6 +80,26 @@ class Memory:
         self.v.scopes.select(level)
         return guard if self.v.mask is None else self.v.b.bit_and(guard, self.v.mask)
 
+    def _inside(self, buffer: Buffer, place: Value, mask: Value | None, lanes: int = 1) -> Value:
+        """With `debug_index_asserts`: note an access outside the buffer, and access element zero.
+
+        `lanes` elements from `place` on are accessed, of those the ones that `mask` names.
+        """
+        if not self.asserts:
+            return place
+        b, places = self.v.b, place
+        if lanes > 1:
+            level = self.v.scopes.selected
+            spread = self.v.spread(place, level)
+            self.v.scopes.select(level)
+            places = b.add(spread, self.v.iota(1))
+        outside = b.compare("uge", places, buffer.shape[0].number)
+        if mask is not None:
+            outside = b.bit_and(outside, mask)
+        self.v.flag(outside, BOUNDS_ERROR)
+        bad = b.any_lane(outside) if place.type.lanes == 1 else outside
+        return b.select(bad, b.constant(0, place.type), place)
+
     def _address(self, buffer: Buffer, place: Value) -> Value:
         element = stored_type(buffer.dtype, 1)
         pointer = self.pointers[buffer]
@@ -93,7 +116,7 @@ class Memory:
 
     def _scalar_load(self, node: Expr, place: Value, guard: Value | None) -> Value:
         """A guarded scalar reads a zero of our own where it must not read the buffer."""
-        address = self._address(node.buffer, place)
+        address = self._address(node.buffer, self._inside(node.buffer, place, guard))
         if guard is not None:
             assert self.safe is not None
             address = self.v.b.select(guard, address, self.safe)
@@ -119,7 +142,7 @@ class Memory:
         return self._loaded(node, self.v.b.select(mask, address, self.safe), 1)
 
     def _gather(self, node: Expr, places: Value, mask: Value | None) -> Value:
-        address = self._address(node.buffer, places)
+        address = self._address(node.buffer, self._inside(node.buffer, places, mask))
         if self.v.lanes == 1:
             return self._masked_load(node, address, mask)
         kind = stored_type(node.dtype, self.v.lanes)
@@ -152,17 +175,19 @@ class Memory:
             self._write(address, self._to_memory(dtype, self.v.spread(value)))
             return
         if not self.v.varies(index):
-            self._write(self._address(buffer, self.v.value(index)), self._to_memory(dtype, value))
+            place = self._inside(buffer, self.v.value(index), None)
+            self._write(self._address(buffer, place), self._to_memory(dtype, value))
             return
         stored = self._to_memory(dtype, self.v.spread(value))
         found = coefficient(index, self.v.vector) if self.v.vector is not None else None
         if found is not None and found[0].is_const and found[0].attr == 1:
             assert self.v.base is not None
             place = self.v.b.add(self.v.value(found[1]), self.v.base)
+            place = self._inside(buffer, place, self.v.mask, self.v.lanes)
             self._masked_write("store", self._address(buffer, place), stored, dtype)
             return
-        address = self._address(buffer, self.v.lanewise(index))
-        self._masked_write("scatter", address, stored, dtype)
+        places = self._inside(buffer, self.v.lanewise(index), self.v.mask)
+        self._masked_write("scatter", self._address(buffer, places), stored, dtype)
 
     def _first_lane(self, value: Value) -> Value:
         if value.type.lanes == 1:

@@ -39,6 +39,7 @@ class Scopes:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.stack = [Scope(builder.lines, builder.block)]
+        self.selected = 0
 
     @property
     def depth(self) -> int:
@@ -47,6 +48,7 @@ class Scopes:
     def select(self, level: int) -> None:
         """Write into the scope at `level`."""
         scope = self.stack[level]
+        self.selected = level
         self.builder.lines, self.builder.block = scope.lines, scope.block
 
     def find(self, node: Expr) -> Value | None:

@@ -235,7 +235,7 @@ class Values:
 
     # -- errors ------------------------------------------------------------------------------
 
-    def _flag(self, bad: Value, code: int) -> None:
+    def flag(self, bad: Value, code: int) -> None:
         """Note an error in the lanes that are inside the loop; the kernel goes on safely."""
         assert self.errors is not None
         if bad.type.lanes > 1 and self.mask is not None:
@@ -248,7 +248,7 @@ class Values:
     def _checked_index(self, index: Value, size: Value) -> Value:
         """An index outside the tensor reads element zero and raises eager's error afterwards."""
         bad = self.b.compare("uge", index, size)
-        self._flag(bad, INDEX_ERROR)
+        self.flag(bad, INDEX_ERROR)
         return self.b.select(bad, self.b.constant(0, index.type), index)
 
     def _divide(self, node: Expr, args: list[Value]) -> Value:
@@ -262,6 +262,6 @@ class Values:
                 )
         if not (divisor.is_const and divisor.attr != 0):
             zero = self.b.compare("eq", y, 0)
-            self._flag(zero, DIVISION_ERROR)
+            self.flag(zero, DIVISION_ERROR)
             y = self.b.select(zero, self.b.constant(1, y.type), y)
         return SPELLING[node.op](self.b, node.dtype, x, y)

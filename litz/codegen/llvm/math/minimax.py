@@ -209,15 +209,21 @@ def _row(key: str, values: Sequence[object], comment: str = "") -> str:
     return f"    {key}: ({comment}\n{body}    ),\n"
 
 
+def polynomials_text(fits: Sequence[Fit], key: Callable[[Fit], str]) -> str:
+    """The rows of a table of polynomials, each with the error it leaves."""
+    rows = []
+    for fit in fits:
+        rounded, error = coefficients(fit)
+        rows.append(_row(key(fit), rounded, f"  # 2^{float(mp.log(error, 2)):.1f}"))
+    return "".join(rows)
+
+
 def main() -> None:
     """Print `coefficients.py`."""
     mp.mp.dps = 80
     print(_HEADER)
     print("POLYNOMIALS: dict[tuple[str, str], tuple[float, ...]] = {")
-    for fit in FITS:
-        rounded, error = coefficients(fit)
-        comment = f"  # 2^{float(mp.log(error, 2)):.1f}"
-        print(_row(f'("{fit.name}", "{fit.dtype}")', rounded, comment), end="")
+    print(polynomials_text(FITS, lambda fit: f'("{fit.name}", "{fit.dtype}")'), end="")
     print("}\n\nCONSTANTS: dict[tuple[str, str], tuple[float, ...]] = {")
     for name, (value, count) in CONSTANTS.items():
         for dtype in ("f32", "f64"):

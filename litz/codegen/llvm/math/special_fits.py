@@ -66,12 +66,12 @@ _LGAMMA_FAR = _of_inverse(_of_root(_stirling_rest))
 _DIGAMMA_FAR = _of_inverse(_of_root(lambda x: (mp.log(x) - 1 / (2 * x) - mp.psi(0, x)) * x * x))
 
 GAMMA = [
-    Fit("lgamma", "f64", 20, -0.5, 0.5, *_relative(lambda t: mp.loggamma(2 + t) / t)),
+    Fit("lgamma", "f64", 18, -0.5, 0.5, *_relative(lambda t: mp.loggamma(2 + t) / t)),
     Fit("lgamma_far", "f64", 9, _TINY, 3.5**-2, _LGAMMA_FAR, _of_inverse(_of_root(
         lambda x: 1 / (x * mp.loggamma(x))))),
     Fit("digamma_far", "f64", 9, _TINY, 4.0**-2, _DIGAMMA_FAR, _of_inverse(_of_root(
         lambda x: 1 / (x * x * mp.psi(0, x))))),
-    Fit("sin_pi", "f64", 9, _TINY, 0.25, *_relative(_of_root(lambda r: mp.sinpi(r) / r))),
+    Fit("sin_pi", "f64", 8, _TINY, 0.25, *_relative(_of_root(lambda r: mp.sinpi(r) / r))),
     Fit("cot_pi", "f64", 15, _TINY, 0.25, *_relative(_of_root(
         lambda r: (1 / r - mp.pi * mp.cot(mp.pi * r)) / r))),
 ]  # fmt: skip
@@ -82,17 +82,17 @@ GAMMA = [
 def _normal_quantile(p: Any) -> Any:
     """The x at which the upper tail of the normal distribution is p: Halley's steps."""
     r = mp.sqrt(-2 * mp.log(p))
-    x = r - mp.log(2 * mp.pi * r * r) / (2 * r) if p < 0.01 else mp.sqrt(2) * mp.erfinv(1 - 2 * p)
-    for _ in range(7):
+    x = r - mp.log(2 * mp.pi * r * r) / (2 * r)
+    for _ in range(8):
         error = (mp.erfc(x / mp.sqrt(2)) / 2 - p) * mp.sqrt(2 * mp.pi) * mp.exp(x * x / 2)
         x += error / (1 - x * error / 2)
     return x
 
 
 ERROR = [
-    Fit("erfcx", "f64", 26, -1.0, 1.0, *_relative(_of_ratio(
+    Fit("erfcx", "f64", 25, -1.0, 1.0, *_relative(_of_ratio(
         4, lambda a: (a + 0.5) * mp.exp(a * a) * mp.erfc(a)))),
-    Fit("erfinv", "f64", 22, _TINY, 0.5, *_relative(_of_root(lambda x: mp.erfinv(x) / x))),
+    Fit("erfinv", "f64", 20, _TINY, 0.5, *_relative(_of_root(lambda x: mp.erfinv(x) / x))),
     Fit("normal_tail", "f64", 34, (1.95 - 4) / (1.95 + 4), (38.61 - 4) / (38.61 + 4), *_relative(
         _of_ratio(4, lambda r: _normal_quantile(mp.exp(-r * r / 2)) / r))),
 ]  # fmt: skip
@@ -149,24 +149,24 @@ def _wave(order: int) -> list[Fit]:
     y = _y0_rest if order == 0 else _y1_rest
     high = 8.0**-2
     return [
-        Fit(f"j{order}", "f64", 17, -1.0, 1.0, *_absolute(_centred(j[order]))),
-        Fit(f"y{order}", "f64", 17, -1.0, 1.0, *_absolute(_centred(y))),
+        Fit(f"j{order}", "f64", 15, -1.0, 1.0, *_absolute(_centred(j[order]))),
+        Fit(f"y{order}", "f64", 15, -1.0, 1.0, *_absolute(_centred(y))),
         Fit(f"wave{order}_p", "f64", 13, _TINY, high, *_relative(_of_inverse(_of_root(
             lambda x: _rotated(order, x)[0])))),
-        Fit(f"wave{order}_q", "f64", 14, _TINY, high, *_relative(_of_inverse(_of_root(
-            lambda x: _rotated(order, x)[1] * x)))),
+        Fit(f"wave{order}_q", "f64", 15, _TINY, high, _of_inverse(_of_root(
+            lambda x: _rotated(order, x)[1] * x)), mp.sqrt),
     ]  # fmt: skip
 
 
 BESSEL = [
-    Fit("i0", "f64", 17, _TINY, 64.0, *_relative(_of_root(lambda x: mp.besseli(0, x)))),
-    Fit("i1", "f64", 17, _TINY, 64.0, *_relative(_of_root(lambda x: mp.besseli(1, x) / x))),
+    Fit("i0", "f64", 15, _TINY, 64.0, *_relative(_of_root(lambda x: mp.besseli(0, x)))),
+    Fit("i1", "f64", 14, _TINY, 64.0, *_relative(_of_root(lambda x: mp.besseli(1, x) / x))),
     Fit("i0_far", "f64", 25, _TINY, 0.125, *_relative(_of_inverse(_growing(0)))),
     Fit("i1_far", "f64", 25, _TINY, 0.125, *_relative(_of_inverse(_growing(1)))),
     Fit("k0", "f64", 9, _TINY, 4.0, *_absolute(_of_root(_k0_rest))),
-    Fit("k1", "f64", 9, _TINY, 4.0, *_absolute(_of_root(_k1_rest))),
-    Fit("k0_far", "f64", 20, 1 / 3, 1.0, *_relative(_of_ratio(1, _decaying(0)))),
-    Fit("k1_far", "f64", 20, 1 / 3, 1.0, *_relative(_of_ratio(1, _decaying(1)))),
+    Fit("k1", "f64", 8, _TINY, 4.0, *_absolute(_of_root(_k1_rest))),
+    Fit("k0_far", "f64", 18, 1 / 3, 1.0, *_relative(_of_ratio(1, _decaying(0)))),
+    Fit("k1_far", "f64", 18, 1 / 3, 1.0, *_relative(_of_ratio(1, _decaying(1)))),
     *_wave(0),
     *_wave(1),
 ]
@@ -190,12 +190,12 @@ def _airy_wave(zeta: Any) -> tuple[Any, Any]:
 
 
 AIRY = [
-    Fit("airy", "f64", 24, -2.5, 2.0, mp.airyai, lambda x: 1 / mp.airyai(max(x, mp.mpf(0)))),
-    Fit("airy_decay", "f64", 24, _TINY, 0.53033008589, *_relative(_of_inverse(_airy_decay))),
-    Fit("airy_wave_p", "f64", 19, _TINY, 0.144, *_relative(_of_inverse(_of_root(
+    Fit("airy", "f64", 29, -3.5, 2.0, mp.airyai, lambda x: 1 / mp.airyai(max(x, mp.mpf(0)))),
+    Fit("airy_decay", "f64", 23, _TINY, 0.53033008589, *_relative(_of_inverse(_airy_decay))),
+    Fit("airy_wave_p", "f64", 18, _TINY, 0.0525, *_relative(_of_inverse(_of_root(
         lambda zeta: _airy_wave(zeta)[0])))),
-    Fit("airy_wave_q", "f64", 19, _TINY, 0.144, *_relative(_of_inverse(_of_root(
-        lambda zeta: _airy_wave(zeta)[1] * zeta)))),
+    Fit("airy_wave_q", "f64", 18, _TINY, 0.0525, _of_inverse(_of_root(
+        lambda zeta: _airy_wave(zeta)[1] * zeta)), mp.sqrt),
 ]  # fmt: skip
 
 FITS: list[Fit] = [*GAMMA, *ERROR, *BESSEL, *AIRY]
@@ -203,6 +203,7 @@ FITS: list[Fit] = [*GAMMA, *ERROR, *BESSEL, *AIRY]
 
 def main() -> None:
     """Print `special_coefficients.py`."""
+    mp.mp.dps = 80
     print(HEADER)
     print("SPECIAL: dict[str, tuple[float, ...]] = {")
     print(polynomials_text(FITS, lambda fit: f'"{fit.name}"'), end="")

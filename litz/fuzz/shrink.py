@@ -1,0 +1,162 @@
+"""A failing program made small: fewer steps, outputs, flags, inputs and elements.
+
+In: a program and a test of whether a smaller one still fails. Out: the smallest found in the time
+given. Each change is tried and kept if the program still fails. Example: of forty steps,
+
+    v0 = x0.cumsum(0)
+    return [v0[::2]]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from litz.fuzz.program import DTYPES, Input, Program, Step
+
+Fails = Callable[[Program], bool]
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def shrink(program: Program, fails: Fails, seconds: float) -> Program:
+    """Go through the kinds of change until none helps."""
+    end = time.monotonic() + seconds
+    before = None
+    while program != before and time.monotonic() < end:
+        before = program
+        for changes in (
+            fewer_outputs, fewer_steps, shorter_paths, fewer_options, plainer_inputs, smaller_sizes
+        ):  # fmt: skip
+            program = _applied(program, changes, fails, end)
+    return renamed(program)
+
+
+def _applied(
+    program: Program, changes: Callable[[Program], Iterator[Program]], fails: Fails, end: float
+) -> Program:
+    """Take the first change that still fails and begin again, until no change does."""
+    progress = True
+    while progress:
+        progress = False
+        for candidate in changes(program):
+            smaller = candidate.without_dead_steps()
+            if time.monotonic() > end:
+                return program
+            if smaller != program and fails(smaller):
+                program, progress = smaller, True
+                break
+    return program
+
+
+def fewer_outputs(program: Program) -> Iterator[Program]:
+    if len(program.outputs) < 2:
+        return
+    for half in (program.outputs[: len(program.outputs) // 2], program.outputs[len(program.outputs) // 2 :]):
+        yield replace(program, outputs=half)
+    for k in range(len(program.outputs)):
+        yield replace(program, outputs=program.outputs[:k] + program.outputs[k + 1 :])
+
+
+def fewer_steps(program: Program) -> Iterator[Program]:
+    """Steps in runs, long ones first; what later steps need of them becomes an input."""
+    length = len(program.steps)
+    size = max(length // 2, 1)
+    while length:
+        for start in range(0, length, size):
+            yield _cut(program, start, start + size)
+        if size == 1:
+            return
+        size //= 2
+
+
+def _cut(program: Program, start: int, stop: int) -> Program:
+    gone = program.steps[start:stop]
+    kept = program.steps[:start] + program.steps[stop:]
+    needed = {name for step in kept for name in step.operands} | set(program.outputs)
+    values = _values(program)
+    made = [
+        Input(s.name, tuple(values[s.name].shape), NAMES[values[s.name].dtype])
+        for s in gone
+        if s.name in needed and s.name in values
+    ]
+    outputs = program.outputs
+    return replace(program, inputs=(*program.inputs, *made), steps=kept, outputs=outputs)
+
+
+def _values(program: Program) -> dict[str, torch.Tensor]:
+    """Every value of the program in eager."""
+    names = tuple(step.name for step in program.steps if step.name)
+    showing = replace(program, outputs=names)
+    with torch.no_grad():
+        return dict(zip(names, showing.function()(*showing.fresh_inputs()), strict=True))
+
+
+def shorter_paths(program: Program) -> Iterator[Program]:
+    """A step's value exchanged for one of its operands."""
+    for k, step in enumerate(program.steps):
+        for operand in dict.fromkeys(step.operands) if step.name else ():
+            rest = program.steps[:k] + program.steps[k + 1 :]
+            yield _renamed(replace(program, steps=rest), {step.name: operand})
+
+
+def fewer_options(program: Program) -> Iterator[Program]:
+    yield replace(program, options={})
+    for name in program.options:
+        yield replace(program, options={n: v for n, v in program.options.items() if n != name})
+
+
+def plainer_inputs(program: Program) -> Iterator[Program]:
+    for k, item in enumerate(program.inputs):
+        for plainer in (
+            replace(item, base="", layout="contiguous"),
+            replace(item, special=False),
+            replace(item, dtype="float32"),
+            replace(item, seed=1),
+        ):
+            if plainer != item:
+                inputs = program.inputs[:k] + (plainer,) + program.inputs[k + 1 :]
+                yield replace(program, inputs=inputs)
+
+
+def smaller_sizes(program: Program) -> Iterator[Program]:
+    """One size in all inputs made smaller, or one input without a dimension."""
+    sizes = sorted({n for i in program.inputs for n in i.shape if n > 1}, reverse=True)
+    for n in sizes:
+        for smaller in dict.fromkeys((1, 2, 3, n // 2, n - 1)):
+            if smaller < n:
+                inputs = (
+                    replace(i, shape=tuple(smaller if m == n else m for m in i.shape))
+                    for i in program.inputs
+                )
+                yield replace(program, inputs=tuple(inputs))
+    for k, item in enumerate(program.inputs):
+        for d in range(len(item.shape) if not item.base else 0):
+            shape = item.shape[:d] + item.shape[d + 1 :]
+            fewer = replace(item, shape=shape, layout="contiguous")
+            yield replace(
+                program, inputs=program.inputs[:k] + (fewer,) + program.inputs[k + 1 :]
+            )
+
+
+def _renamed(program: Program, names: dict[str, str]) -> Program:
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    return replace(
+        program,
+        inputs=tuple(replace(i, name=new(i.name), base=new(i.base)) for i in program.inputs),
+        steps=tuple(
+            Step(new(s.name), s.template, tuple(new(n) for n in s.operands)) for s in program.steps
+        ),
+        outputs=tuple(new(n) for n in program.outputs),
+    )
+
+
+def renamed(program: Program) -> Program:
+    """Inputs and values counted from zero."""
+    made = [step.name for step in program.steps if step.name]
+    names = {i.name: f"x{k}" for k, i in enumerate(program.inputs)}
+    return _renamed(program, names | {name: f"v{k}" for k, name in enumerate(made)})
