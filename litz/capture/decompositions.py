@@ -8,11 +8,12 @@ are loops (softmax, norms, activations), without those that a kernel or ATen doe
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
@@ -31,13 +32,26 @@ TAKEN_APART = (
     aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit_no_training,
     aten.native_batch_norm_backward,
+    aten._batch_norm_with_update_functional,
+    aten._batch_norm_no_update,
+    aten.batch_norm_backward,
     aten.gelu,
     aten.gelu_backward,
     aten.elu,
     aten.hardtanh,
     aten.leaky_relu,
     aten.linalg_vector_norm,
+    aten.dist,
+    aten.grid_sampler_2d,
+    aten.tril_indices,
+    aten.triu_indices,
 )
+
+# A copy of a view is the view, cloned: its rule is the view's.
+COPIED_VIEWS = """
+    as_strided detach diagonal expand narrow permute select slice split split_with_sizes squeeze t
+    transpose unbind unfold unsqueeze view
+"""
 
 # Kept whole: attention and batched products are ATen's (or a template's); eager's random numbers
 # come from eager's ops; squeezing a product into sums of products would lose the GEMM.
@@ -52,11 +66,21 @@ KEPT_WHOLE = (
 )
 
 
+def _cloned(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What every copying op of ATen does: contiguous, whatever the operand is."""
+    clone = partial(torch.clone, memory_format=torch.contiguous_format)
+    return pytree.tree_map_only(torch.Tensor, clone, view(*args, **kwargs))
+
+
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table, made once: torch's own construction of it takes a while."""
     table = dict(core_aten_decompositions())
     table.update(get_decompositions(list(TAKEN_APART)))
+    for name in COPIED_VIEWS.split():
+        copy, view = getattr(aten, f"{name}_copy"), getattr(aten, name)
+        for overload in set(copy.overloads()) & set(view.overloads()):
+            table[getattr(copy, overload)] = partial(_cloned, getattr(view, overload))
     for packet in KEPT_WHOLE:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)

@@ -78,7 +78,7 @@ def check(
             found = compiled(given) + given
         except Exception as error:
             return Failure(who, type(error).__name__, str(error))
-        failure = _judge(who, meant, found, given, labels)
+        failure = judge(who, meant, found, given, labels)
         if failure is not None:
             return failure
     return None
@@ -94,9 +94,10 @@ def assert_same(
     assert failure is None, str(failure)
 
 
-def _judge(
-    who: str, meant: Meaning, found: Tensors, given: Tensors, labels: Sequence[str]
+def judge(
+    who: str, meant: Meaning, found: Tensors, given: Tensors, labels: Sequence[str] = ()
 ) -> Failure | None:
+    """The first result, or input as it was left, that is not what it should be."""
     if len(found) != len(meant.eager):
         return Failure(who, "results", f"{len(found)}, eager gives {len(meant.eager)}")
     for k, got in enumerate(found):

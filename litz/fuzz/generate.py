@@ -56,7 +56,8 @@ class Runs:
         for _ in range(2):
             wide = widened([eager[n] for n in names])
             self.values.append(dict(zip(names, wide, strict=True)))
-        self.modes = [Watched(self.seen), Widened(self.seen, 0), Widened(self.seen, 1)]
+        self.wide = [Widened(self.seen, 0), Widened(self.seen, 1)]
+        self.modes = [Watched(self.seen), *self.wide]
 
     @property
     def eager(self) -> dict[str, torch.Tensor]:
@@ -75,8 +76,8 @@ class Runs:
         if not kept:
             self.values = before
             del self.seen[length:]
-        for mode in self.modes[1:]:
-            mode.at = len(self.seen)
+        for wide in self.wide:
+            wide.at = len(self.seen)
         return kept
 
     def _do(self, step: Step, mode: Any, values: dict[str, torch.Tensor]) -> None:
@@ -99,7 +100,7 @@ class Runs:
     def _is_comparable(self, name: str) -> bool:
         eager, exact, noisy = (values[name] for values in self.values)
         if not eager.is_floating_point():
-            return torch.equal(eager, exact) and torch.equal(eager, noisy)
+            return bool(torch.equal(eager, exact) and torch.equal(eager, noisy))
         finite = eager.isfinite()
         if not torch.equal(finite, exact.isfinite()) or not torch.equal(finite, noisy.isfinite()):
             return False
@@ -255,13 +256,13 @@ class Generator:
 
 def broadcasts(x: torch.Tensor, y: torch.Tensor) -> bool:
     try:
-        return torch.broadcast_shapes(x.shape, y.shape).numel() <= MOST_ELEMENTS
+        return bool(torch.broadcast_shapes(x.shape, y.shape).numel() <= MOST_ELEMENTS)
     except RuntimeError:
         return False
 
 
 def same_shape(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return x.shape == y.shape
+    return bool(x.shape == y.shape)
 
 
 def is_mask(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,7 @@ def signature(failure: Failure) -> str:
 
 
 def judge(program: Program) -> Failure | None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return check(program.function(), program.fresh_inputs(), program.options, program.labels)
+    return check(program.function(), program.fresh_inputs(), program.options, program.labels)
 
 
 def still_fails(program: Program, like: Failure) -> bool:
@@ -82,19 +81,18 @@ def try_program(seed: int, known: list[str]) -> tuple[int, Find | None]:
     failure = judge(program)
     if failure is None:
         return len(program.steps), None
-    small = None
-    if known.count(signature(failure)) < OFTEN:
-        small = shrink(program, lambda p: still_fails(p, failure), SHRINKING)
+    small, kind = None, signature(failure)
+    if known.count(kind) < OFTEN:
+        small = shrink(program, partial(still_fails, like=failure), SHRINKING)
         failure = judge(small) or failure
-    known.append(signature(failure))
+    known.append(kind)
     return len(program.steps), Find(seed, failure, small)
 
 
-def hunt(
-    seed: int, seconds: float, programs: int | None, said: Callable[[Tally], None]
-) -> Tally:
+def hunt(seed: int, seconds: float, programs: int | None, said: Callable[[Tally], None]) -> Tally:
     """Look for failures; `said` is called after each program."""
-    tally, known = Tally(), []  # type: ignore[var-annotated]
+    tally = Tally()
+    known: list[str] = []
     start = time.monotonic()
     while tally.seconds < seconds and (programs is None or tally.programs < programs):
         left = A_PROCESS if programs is None else min(A_PROCESS, programs - tally.programs)
@@ -118,6 +116,7 @@ def _batch(
     ours, theirs = context.Pipe(duplex=False)
 
     def work() -> None:
+        warnings.simplefilter("ignore")  # of torch, about steps that nobody meant
         for seed in range(first, first + count):
             theirs.send(try_program(seed, known))
 
@@ -152,14 +151,15 @@ def _crash(seed: int, died: Died) -> Find:
     program = generate(seed)
 
     def dies(smaller: Program) -> bool:
-        return isinstance(isolated(lambda: _quietly(smaller), LONGEST), Died)
+        return isinstance(isolated(lambda: _runs(smaller), LONGEST), Died)
 
     small = shrink(program, dies, 3 * SHRINKING)
     kind = "timeout" if died.status is None else "crash"
     return Find(seed, Failure("litz", kind, "the process ended"), small)
 
 
-def _quietly(program: Program) -> bool:
+def _runs(program: Program) -> bool:
+    warnings.simplefilter("ignore")
     try:
         return judge(program) is None
     except Exception:

@@ -148,7 +148,7 @@ def _wide(value: Any) -> Any:
 
 def memory(tensor: torch.Tensor) -> int:
     """Equal for tensors that share storage."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def widened(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

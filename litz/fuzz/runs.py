@@ -1,8 +1,8 @@
 """A function compiled by Litz without Dynamo, and run natively or by the interpreter.
 
 In: a function and its inputs. Out: its results and its inputs as they are left. Frames and guards
-are left out: they take most of the time and none of the risk. What fails, raises: nothing here falls
-back to eager.
+are left out: they take most of the time and none of the risk. What fails, raises: nothing here
+falls back to eager.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Compiled:
 
 
 def interpreted(graph: CompiledGraph, args: list[Any]) -> list[Any]:
-    """What the kernels mean, in the order they are planned; inputs are updated as the code would."""
+    """What the kernels mean, in the order they are planned; inputs are updated as by the code."""
     given = list(args)
     args.clear()
     program = graph.plan.graph

@@ -52,12 +52,13 @@ def _applied(
 
 
 def fewer_outputs(program: Program) -> Iterator[Program]:
-    if len(program.outputs) < 2:
-        return
-    for half in (program.outputs[: len(program.outputs) // 2], program.outputs[len(program.outputs) // 2 :]):
-        yield replace(program, outputs=half)
-    for k in range(len(program.outputs)):
-        yield replace(program, outputs=program.outputs[:k] + program.outputs[k + 1 :])
+    """Either half, then all but one."""
+    outputs, half = program.outputs, len(program.outputs) // 2
+    if half:
+        yield replace(program, outputs=outputs[:half])
+        yield replace(program, outputs=outputs[half:])
+        for k in range(len(outputs)):
+            yield replace(program, outputs=outputs[:k] + outputs[k + 1 :])
 
 
 def fewer_steps(program: Program) -> Iterator[Program]:
@@ -82,8 +83,7 @@ def _cut(program: Program, start: int, stop: int) -> Program:
         for s in gone
         if s.name in needed and s.name in values
     ]
-    outputs = program.outputs
-    return replace(program, inputs=(*program.inputs, *made), steps=kept, outputs=outputs)
+    return replace(program, inputs=(*program.inputs, *made), steps=kept)
 
 
 def _values(program: Program) -> dict[str, torch.Tensor]:
@@ -136,9 +136,7 @@ def smaller_sizes(program: Program) -> Iterator[Program]:
         for d in range(len(item.shape) if not item.base else 0):
             shape = item.shape[:d] + item.shape[d + 1 :]
             fewer = replace(item, shape=shape, layout="contiguous")
-            yield replace(
-                program, inputs=program.inputs[:k] + (fewer,) + program.inputs[k + 1 :]
-            )
+            yield replace(program, inputs=program.inputs[:k] + (fewer,) + program.inputs[k + 1 :])
 
 
 def _renamed(program: Program, names: dict[str, str]) -> Program:

@@ -38,15 +38,19 @@ def _any(tensor: torch.Tensor) -> bool:
 
 
 def _float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point()
+    return bool(tensor.is_floating_point())
+
+
+def _bool(tensor: torch.Tensor) -> bool:
+    return tensor.dtype is torch.bool
 
 
 def _number(tensor: torch.Tensor) -> bool:
-    return tensor.dtype is not torch.bool
+    return not _bool(tensor)
 
 
 def _integer(tensor: torch.Tensor) -> bool:
-    return _number(tensor) and not tensor.is_floating_point()
+    return _number(tensor) and not _float(tensor)
 
 
 def _family(name: str, takes: Takes, weight: int, texts: str) -> Family:
@@ -66,7 +70,8 @@ FAMILIES = (
         {a}.sigmoid().logit() ;{a}.square() ;F.relu6({a}) ;F.selu({a}) ;F.celu({a}, 1.3)
         F.softsign({a}) ;F.logsigmoid({a}) ;F.hardsigmoid({a}) ;F.softshrink({a}, 0.3)
         F.threshold({a}, 0.1, 2.0) ;F.tanhshrink({a}) ;({a}.abs() + 1).acosh() ;{a}.deg2rad()
-        {a}.nan_to_num(0.5, 2.0, -2.0) ;torch.sinc({a}) ;{a}.tanh().atanh() ;{a} / 3 ;2 / ({a}.abs() + 1)
+        {a}.nan_to_num(0.5, 2.0, -2.0) ;torch.sinc({a}) ;{a}.tanh().atanh() ;{a} / 3
+        2 / ({a}.abs() + 1)
     """),
     _family("plain", _number, 2, """
         {a} * 2 ;{a} + 1 ;{a} - 3 ;{a}.clone() ;3 - {a} ;{a} * 0.5 ;{a}.clamp(min=1) ;{a} / 4
@@ -77,10 +82,10 @@ FAMILIES = (
         torch.lerp({a}, {b}, 0.3) ;{a} / ({b}.abs() + 1) ;torch.atan2({a}, {b}.abs() + 1)
         torch.add({a}, {b}, alpha=2) ;{a}.clamp(max={b}) ;{a}.clamp(min={b}) ;torch.hypot({a}, {b})
         torch.addcmul({a}, {b}, {b}) ;torch.rsub({a}, {b}) ;torch.addcdiv({a}, {b}, {b}.abs() + 1)
-        torch.fmax({a}, {b}) ;torch.fmin({a}, {b}) ;torch.copysign({a}, {b}) ;torch.logaddexp({a}, {b})
-        torch.xlogy({a}, {b}.abs() + 1) ;F.mse_loss({a}, {s}) ;F.smooth_l1_loss({a}, {s})
-        F.huber_loss({a}, {s}, reduction="none") ;F.l1_loss({a}, {s}) ;{a} - {b} * {s}
-        torch.where({a} > {b}, {a}, {b}) ;({a} + {b}) * ({a} - {b})
+        torch.fmax({a}, {b}) ;torch.fmin({a}, {b}) ;torch.copysign({a}, {b})
+        torch.logaddexp({a}, {b}) ;torch.xlogy({a}, {b}.abs() + 1) ;F.mse_loss({a}, {s})
+        F.smooth_l1_loss({a}, {s}) ;F.huber_loss({a}, {s}, reduction="none") ;F.l1_loss({a}, {s})
+        {a} - {b} * {s} ;torch.where({a} > {b}, {a}, {b}) ;({a} + {b}) * ({a} - {b})
     """),
     _family("choice", _any, 2, """
         torch.where({c}, {a}, {b}) ;{a}.masked_fill({c}, 2) ;torch.where({c}, {a}, 0)
@@ -88,37 +93,41 @@ FAMILIES = (
     """),
     _family("integer", _integer, 3, """
         {a} & {b} ;{a}.bitwise_or({b}) ;{a} ^ {b} ;~{a} ;{a}.bitwise_left_shift({n}) ;{a} >> {n}
-        {a}.abs() ;-{a} ;{a} ** {n} ;{a} // 3 ;{a} % 5 ;{a} % -4 ;{a}.fmod(3) ;{a}.sign() ;{a} * {b}
-        torch.div({a}, 2, rounding_mode="trunc") ;{a} // ({b}.abs() % 9 + 1) ;{a} % ({b}.abs() % 7 + 1)
-        torch.gcd({a}, {b}) ;{a}.fmod({b}.abs() % 5 + 1) ;{a} // -3 ;{a} << ({b} % 3)
-        torch.div({a}, {b}.abs() % 6 + 1, rounding_mode="floor") ;{a}.remainder(3)
-        F.one_hot({a}.long() % 3, 3) ;{a}.prod({d}) ;{a}.bool() ;torch.lcm({a} % 5, {b} % 5)
+        {a}.abs() ;-{a} ;{a} ** {n} ;{a} // 3 ;{a} % 5 ;{a} % -4 ;{a}.fmod(3) ;{a}.sign()
+        {a} * {b} ;torch.div({a}, 2, rounding_mode="trunc") ;{a} // ({b}.abs() % 9 + 1)
+        {a} % ({b}.abs() % 7 + 1) ;torch.gcd({a}, {b}) ;{a}.fmod({b}.abs() % 5 + 1) ;{a} // -3
+        {a} << ({b} % 3) ;torch.div({a}, {b}.abs() % 6 + 1, rounding_mode="floor")
+        {a}.remainder(3) ;F.one_hot({a}.long() % 3, 3) ;{a}.prod({d}) ;{a}.bool()
+        torch.lcm({a} % 5, {b} % 5)
     """),
     _family("jump", _any, 3, """
-        {a}.floor() ;{a}.ceil() ;{a}.round() ;{a}.trunc() ;{a}.sign() ;{a} > 0 ;{a} <= {b} ;{a} == {b}
-        {a} != 0 ;torch.isnan({a}) ;{a}.isfinite() ;{a}.bool() ;~({a} > {b}) ;{a}.argmax({d})
-        {a}.argmin({d}) ;{a}.argmax() ;{a}.any({d}) ;{a}.all() ;{a}.max({d})[1] ;{a}.min({d})[1]
-        {a}.logical_not() ;torch.signbit({a}) ;{a}.any({d}, keepdim=True) ;{a} // 2 ;{a} % 3
-        {a}.remainder(({b}.abs() + 1)) ;{a}.fmod({b}.abs() + 1) ;{a}.logical_and({b})
-        torch.div({a}, {b}.abs() + 1, rounding_mode="trunc") ;torch.heaviside({a}, {s})
-        {a}.round(decimals=1) ;{a}.logical_xor({b}) ;{a}.count_nonzero({d}) ;({a} > {b}) & ({a} < 2)
-        {a}.argmax({d}, keepdim=True) ;torch.isclose({a}, {b}) ;{a}.all({d})
+        {a}.floor() ;{a}.ceil() ;{a}.round() ;{a}.trunc() ;{a}.sign() ;{a} > 0 ;{a} <= {b}
+        {a} == {b} ;{a} != 0 ;torch.isnan({a}) ;{a}.isfinite() ;{a}.bool() ;~({a} > {b})
+        {a}.argmax({d}) ;{a}.argmin({d}) ;{a}.argmax() ;{a}.any({d}) ;{a}.all() ;{a}.max({d})[1]
+        {a}.min({d})[1] ;{a}.logical_not() ;torch.signbit({a}) ;{a}.any({d}, keepdim=True)
+        {a} // 2 ;{a} % 3 ;{a}.remainder(({b}.abs() + 1)) ;{a}.fmod({b}.abs() + 1)
+        {a}.logical_and({b}) ;torch.div({a}, {b}.abs() + 1, rounding_mode="trunc")
+        torch.heaviside({a}, {s}) ;{a}.round(decimals=1) ;{a}.logical_xor({b})
+        {a}.count_nonzero({d}) ;({a} > {b}) & ({a} < 2) ;{a}.argmax({d}, keepdim=True)
+        torch.isclose({a}, {b}) ;{a}.all({d})
     """),
     _family("view", _any, 7, """
         {a}.transpose({d}, {e}) ;{a}.unsqueeze({d}) ;{a}.squeeze() ;{a}.flatten() ;{a}.mT ;{a}[1:]
-        {a}[..., ::2] ;{a}.narrow({d}, 0, 1) ;{a}.select({d}, -1) ;{a}.select({d}, 0) ;{a}[..., :-1]
-        {a}.movedim({d}, {e}) ;{a}.diagonal(0, {d}, {e}) ;{a}.unfold({d}, 2, 1) ;{a}.chunk(2, {d})[-1]
-        {a}.unbind({d})[0] ;{a}.reshape(-1) ;{a}.reshape({z}) ;{a}.contiguous() ;{a}.view({z})
-        {a}.expand(2, *{a}.shape) ;{a}.split(2, {d})[0] ;{a}[None] ;{a}.permute({p}) ;{a}[..., None]
-        {a}.unflatten({d}, (-1, 2)) ;{a}[::2] ;{a}.flatten({d}, {e}) ;{a}[..., 1::3] ;{a}.squeeze({d})
-        {a}.unfold({d}, 3, 2) ;{a}[-1] ;{a}.tensor_split(3, {d})[1] ;{a}.T ;{a}.diagonal(1, {d}, {e})
+        {a}[..., ::2] ;{a}.narrow({d}, 0, 1) ;{a}.select({d}, -1) ;{a}.select({d}, 0)
+        {a}[..., :-1] ;{a}.movedim({d}, {e}) ;{a}.diagonal(0, {d}, {e}) ;{a}.unfold({d}, 2, 1)
+        {a}.chunk(2, {d})[-1] ;{a}.unbind({d})[0] ;{a}.reshape(-1) ;{a}.reshape({z})
+        {a}.contiguous() ;{a}.view({z}) ;{a}.expand(2, *{a}.shape) ;{a}.split(2, {d})[0] ;{a}[None]
+        {a}.permute({p}) ;{a}[..., None] ;{a}.unflatten({d}, (-1, 2)) ;{a}[::2]
+        {a}.flatten({d}, {e}) ;{a}[..., 1::3] ;{a}.squeeze({d}) ;{a}.unfold({d}, 3, 2) ;{a}[-1]
+        {a}.tensor_split(3, {d})[1] ;{a}.T ;{a}.diagonal(1, {d}, {e})
     """),
     _family("move", _any, 4, """
-        {a}.flip({d}) ;{a}.repeat({r}) ;{a}.roll({n}, {d}) ;F.pad({a}, (1, 2)) ;F.pad({a}, (-1, 1, 0, 1))
-        torch.cat([{a}, {s}], {d}) ;torch.stack([{a}, {s}], {d}) ;torch.cat([{a}, {s}, {a}, {s}, {a}], {d})
-        torch.tril({a}) ;torch.triu({a}, 1) ;{a}.repeat_interleave(2, {d}) ;{a}.index_select({d}, {i})
-        {a}[{i}] ;{a}[..., {i}] ;{a}.gather({d}, {g}) ;{a}.take_along_dim({g}, {d}) ;{a}[{j}]
-        F.pad({a}, (1, 0), value=2) ;F.embedding({j}, {a}) ;{a}[{i}, {i}] ;{a}[{i}, :, {i}] ;{a}[{j}, {j}]
+        {a}.flip({d}) ;{a}.repeat({r}) ;{a}.roll({n}, {d}) ;F.pad({a}, (1, 2))
+        F.pad({a}, (-1, 1, 0, 1)) ;torch.cat([{a}, {s}], {d}) ;torch.stack([{a}, {s}], {d})
+        torch.cat([{a}, {s}, {a}, {s}, {a}], {d}) ;torch.tril({a}) ;torch.triu({a}, 1)
+        {a}.repeat_interleave(2, {d}) ;{a}.index_select({d}, {i}) ;{a}[{i}] ;{a}[..., {i}]
+        {a}.gather({d}, {g}) ;{a}.take_along_dim({g}, {d}) ;{a}[{j}] ;F.pad({a}, (1, 0), value=2)
+        F.embedding({j}, {a}) ;{a}[{i}, {i}] ;{a}[{i}, :, {i}] ;{a}[{j}, {j}]
         torch.slice_scatter({a}, {a}[1:], 0, 0, -1) ;torch.cat([{a}, {s}.to({t})], {d})
         torch.select_scatter({a}, {a}.select({d}, 0), {d}, -1) ;{a}.rot90() ;{a}.tile({r})
         torch.diagonal_scatter({a}, {a}.diagonal(0, 0, 1) * 2, 0, 0, 1) ;torch.diag_embed({a})
@@ -132,47 +141,52 @@ FAMILIES = (
         {a}.index_copy({d}, torch.tensor([0]), {a}.narrow({d}, -1, 1)) ;{a}.scatter({d}, {g}, 3)
         {a}.scatter_reduce({d}, {g}, {s}, "amax") ;{a}.index_put(({i},), {a}[{i}] + 1)
         {a}.index_put(({j},), {a}[{j}], accumulate=True) ;{a}.scatter_reduce({d}, {g}, {s}, "sum")
-        {a}.masked_scatter({c}, {a}.flip(0)) ;{a}.scatter_reduce({d}, {g}, {s}, "amin", include_self=False)
+        {a}.masked_scatter({c}, {a}.flip(0))
+        {a}.scatter_reduce({d}, {g}, {s}, "amin", include_self=False)
     """),
     _family("reduce", _any, 4, """
-        {a}.sum() ;{a}.sum({d}) ;{a}.sum({d}, keepdim=True) ;{a}.amax({d}) ;{a}.amin({d}, keepdim=True)
-        {a}.max() ;{a}.max({d})[0] ;{a}.sum(({d}, {e})) ;{a}.amax(({d}, {e}), keepdim=True) ;{a}.min()
-        {a}.cumsum({d}) ;{a}.aminmax(dim={d})[1] ;{a}.cummax({d})[0] ;{a}.cummin({d})[0]
-        {a}.nansum({d}) ;{a}.sum({d}, dtype={f}) ;{a}.trace() ;{a}.diff(dim={d})
+        {a}.sum() ;{a}.sum({d}) ;{a}.sum({d}, keepdim=True) ;{a}.amax({d})
+        {a}.amin({d}, keepdim=True) ;{a}.max() ;{a}.max({d})[0] ;{a}.sum(({d}, {e}))
+        {a}.amax(({d}, {e}), keepdim=True) ;{a}.min() ;{a}.cumsum({d}) ;{a}.aminmax(dim={d})[1]
+        {a}.cummax({d})[0] ;{a}.cummin({d})[0] ;{a}.nansum({d}) ;{a}.sum({d}, dtype={f})
+        {a}.trace() ;{a}.diff(dim={d})
     """),
     _family("float reduce", _float, 5, """
         {a}.mean() ;{a}.mean({d}, keepdim=True) ;{a}.softmax({d}) ;{a}.log_softmax({d})
-        {a}.logsumexp({d}) ;{a}.var({d}, correction=0) ;{a}.std({d}, keepdim=True) ;{a}.norm(dim={d})
-        torch.var_mean({a}, {d})[1] ;F.layer_norm({a}, {a}.shape[-1:]) ;{a}.mean(({d}, {e}))
-        F.rms_norm({a}, {a}.shape[-1:]) ;F.normalize({a}, dim={d}) ;{a}.clamp(-1.5, 1.5).prod({d})
-        {a}.clamp(-1.2, 1.2).cumprod({d}) ;{a}.logcumsumexp({d}) ;{a}.norm(1, {d}) ;{a}.nanmean({d})
-        F.group_norm({a}, 1) ;F.instance_norm({a}) ;F.batch_norm({a}, None, None, training=True)
-        torch.linalg.vector_norm({a}, 3, {d}) ;F.cosine_similarity({a}, {s}, {d}) ;{a}.norm(inf, {d})
-        F.cross_entropy({a}, {a}.argmax(1)) ;F.kl_div({a}, {s}) ;torch.std_mean({a}, {d})[0]
-        F.softmin({a}, {d}) ;F.glu({a}, {d}) ;F.local_response_norm({a}, 2)
+        {a}.logsumexp({d}) ;{a}.var({d}, correction=0) ;{a}.std({d}, keepdim=True)
+        {a}.norm(dim={d}) ;torch.var_mean({a}, {d})[1] ;F.layer_norm({a}, {a}.shape[-1:])
+        {a}.mean(({d}, {e})) ;F.rms_norm({a}, {a}.shape[-1:]) ;F.normalize({a}, dim={d})
+        {a}.clamp(-1.5, 1.5).prod({d}) ;{a}.clamp(-1.2, 1.2).cumprod({d}) ;{a}.logcumsumexp({d})
+        {a}.norm(1, {d}) ;{a}.nanmean({d}) ;F.group_norm({a}, 1) ;F.instance_norm({a})
+        F.batch_norm({a}, None, None, training=True) ;torch.linalg.vector_norm({a}, 3, {d})
+        F.cosine_similarity({a}, {s}, {d}) ;{a}.norm(inf, {d}) ;F.cross_entropy({a}, {a}.argmax(1))
+        F.kl_div({a}, {s}) ;torch.std_mean({a}, {d})[0] ;F.softmin({a}, {d}) ;F.glu({a}, {d})
+        F.local_response_norm({a}, 2)
     """),
     _family("window", _float, 1, """
-        F.max_pool1d({a}, 2) ;F.avg_pool1d({a}, 2) ;F.max_pool2d({a}, 2, 1) ;F.avg_pool2d({a}, 2, 1, 1)
-        F.adaptive_avg_pool2d({a}, 2) ;F.interpolate({a}, scale_factor=2) ;F.adaptive_avg_pool1d({a}, 3)
+        F.max_pool1d({a}, 2) ;F.avg_pool1d({a}, 2) ;F.max_pool2d({a}, 2, 1)
+        F.avg_pool2d({a}, 2, 1, 1) ;F.adaptive_avg_pool2d({a}, 2)
+        F.interpolate({a}, scale_factor=2) ;F.adaptive_avg_pool1d({a}, 3)
         F.interpolate({a}, scale_factor=2, mode="linear") ;F.max_pool2d({a}, 3, 2, 1)
         F.interpolate({a}, scale_factor=1.5, mode="bilinear") ;F.pixel_shuffle({a}, 2)
         F.unfold({a}, 2) ;F.avg_pool2d({a}, (1, 2)) ;F.pixel_unshuffle({a}, 2)
     """),
     _family("matrix", _float, 2, """
         {a} @ {a}.mT ;F.linear({a}, {a}.flatten(0, -2)) ;{a}.mT @ {s} ;torch.outer({a}, {b})
-        torch.addmm({s}, {a}, {a}) ;torch.einsum("...i,...j->...ij", {a}, {s})
-        {a}.sort({d})[0] ;{a}.topk(1, {d})[0] ;torch.dot({a}, {s}) ;({a} * {s}).sum(-1)
+        torch.addmm({s}, {a}, {a}) ;torch.einsum("...i,...j->...ij", {a}, {s}) ;{a}.sort({d})[0]
+        {a}.topk(1, {d})[0] ;torch.dot({a}, {s}) ;({a} * {s}).sum(-1)
     """),
     _family("cast", _float, 3, """
         {a}.to({f}) ;{a}.nan_to_num(0, 0, 0).clamp(0, 100).to({t}) ;{a}.to({f}).to({f})
         {a}.to({f}, copy=True)
     """),
     _family("integer cast", _integer, 2, "{a}.to({t}) ;{a}.to({f}) ;{a}.to({t}, copy=True)"),
-    _family("bool cast", lambda t: t.dtype is torch.bool, 2, "{a}.to({t}) ;~{a} ;{a} ^ {b} ;{a} | {b}"),
+    _family("bool cast", _bool, 2, "{a}.to({t}) ;~{a} ;{a} ^ {b} ;{a} | {b}"),
     _family("make", _any, 1, """
         torch.arange({l}) ;torch.zeros_like({a}) ;torch.full_like({a}, 2) ;torch.eye({l})
         torch.linspace(0, 1, {l}) ;{a}.new_ones({z}) ;torch.ones_like({a}) * {b}
-        torch.arange({l}) + {a} ;torch.arange({n}, {n} + 5, 2) ;torch.bucketize({a}, torch.tensor([0, 1]))
+        torch.arange({l}) + {a} ;torch.arange({n}, {n} + 5, 2)
+        torch.bucketize({a}, torch.tensor([0, 1]))
     """),
 )  # fmt: skip
 

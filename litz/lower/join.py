@@ -1,4 +1,4 @@
-"""Ops that place tensors beside each other or repeat them: cat, pad, flip, repeat, slice_scatter.
+"""Ops that place tensors beside or into each other, or repeat them: cat, pad, flip, slice_scatter.
 
 In: views. Out: a loop whose loads are guarded: each reads its tensor only inside its own part of
 the result, so the join can be fused into whatever uses it. Example, cat of two columns:
@@ -15,7 +15,7 @@ import torch
 
 from litz.ir.dtypes import BOOL
 from litz.ir.expr import Expr, apply, cast, const, integer
-from litz.ir.index import ZERO, bounds, modulo, simplify, to_poly
+from litz.ir.index import ZERO, bounds, floordiv, modulo, simplify, to_poly
 from litz.ir.program import Loop, Store
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, dtype_of, element, positions, to_storage, widen
@@ -176,5 +176,56 @@ def _select_scatter(
         rest = p[:dim] + p[dim + 1 :]
         chosen = apply("eq", p[dim], integer(row))
         return apply("where", chosen, element(source, rest, dtype), element(x, p, dtype))
+
+    return low.pointwise(like, value)
+
+
+@rule("diagonal_scatter")
+def _diagonal_scatter(
+    low: Lowering, like: torch.Tensor, x: View, source: View, offset: int = 0, dim1: int = 0,
+    dim2: int = 1,
+) -> View:  # fmt: skip
+    """x with a diagonal replaced."""
+    first, second = dim1 % len(x.shape), dim2 % len(x.shape)
+    dtype = dtype_of(like.dtype)
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        rest = [i for d, i in enumerate(p) if d not in (first, second)]
+        along = _shift(p[first], min(offset, 0))
+        on = apply("eq", simplify(apply("sub", p[second], p[first])), integer(offset))
+        new = cast(source.at((*rest, along), on), dtype.compute)
+        return apply("where", on, new, element(x, p, dtype))
+
+    return low.pointwise(like, value)
+
+
+@rule("as_strided_scatter")
+def _as_strided_scatter(
+    low: Lowering, like: torch.Tensor, x: View, source: View, size: Sequence[int],
+    stride: Sequence[int], start: int | None = None,
+) -> View:  # fmt: skip
+    """x with a strided window on its storage replaced: the digits of an address are its index."""
+    dtype = dtype_of(like.dtype)
+    order = sorted((d for d in range(len(size)) if size[d] > 1), key=lambda d: -stride[d])
+    reach = 1
+    for d in reversed(order):
+        if stride[d] < reach:
+            raise NotGenerated("a window that shows an element twice")
+        reach = stride[d] * size[d]
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        offset = int(like.storage_offset())
+        left: Expr = integer(offset - (offset if start is None else start))
+        for i, step in zip(p, like.stride(), strict=True):
+            left = simplify(apply("add", left, apply("mul", i, integer(step))))
+        tests = [between(left, 0, reach)]
+        place = [ZERO] * len(size)
+        for d in order:
+            place[d] = floordiv(left, integer(stride[d]))
+            tests.append(between(place[d], 0, size[d]))
+            left = modulo(left, integer(stride[d]))
+        tests.append(apply("eq", left, ZERO))
+        new = cast(source.at(place, all_of(tests)), dtype.compute)
+        return apply("where", all_of(tests), new, element(x, p, dtype))
 
     return low.pointwise(like, value)

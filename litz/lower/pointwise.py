@@ -390,6 +390,14 @@ def _lower_copy(low: Lowering, like: torch.Tensor, x: View, **options: Any) -> V
     return _lower_cast(low, like, x, like.dtype)
 
 
+@rule("copy.default")
+def _lower_functional_copy(
+    low: Lowering, like: torch.Tensor, x: View, source: View, *_: Any
+) -> Value:
+    """What `x.copy_(source)` leaves in x: the source, laid out as x is."""
+    return _lower_cast(low, like, source, like.dtype)
+
+
 @rule("convert_element_type", namespace="prims")
 def _lower_cast(low: Lowering, like: torch.Tensor, x: View, _: torch.dtype) -> Value:
     """A cast that the program asks for keeps its rounding even inside a kernel."""

@@ -21,7 +21,7 @@ def _scaled(i: Expr, step: int, start: int) -> Expr:
     return simplify(apply("add", apply("mul", i, integer(step)), integer(start)))
 
 
-@rule("view.default", "_unsafe_view", "reshape", "view_copy.default", "_reshape_alias")
+@rule("view.default", "_unsafe_view", "reshape", "_reshape_alias")
 def _reshape(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
     """Row-major order is kept: the flat number of a position names its element."""
     new = sizes(like.shape)

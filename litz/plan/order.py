@@ -46,6 +46,7 @@ def intermediates(graph: KernelGraph) -> set[Buffer]:
 def never_written(graph: KernelGraph) -> list[Buffer]:
     """Empty buffers that an ATen call reads: no loop runs over them, but the call needs tensors."""
     known = {b for b in (*graph.inputs, *graph.constants) if isinstance(b, Buffer)}
+    known.update(o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg))
     known.update(b for step in graph.body for b in written(step))
     return [b for step in graph.body for b in read(step) if b not in known]
 

@@ -22,6 +22,8 @@ SCATTERED_STORE = 2.0
 ROW_UNROLL = 4
 # Native vectors in the lanes of a column reduction, for the same reason.
 COLUMN_VECTORS = 4
+# Vectors of the vector axis that a transposing kernel takes before it moves on across.
+CROSSING_VECTORS = 4
 
 
 def natural_lanes(kernel: Kernel, target: Target) -> int:
@@ -107,6 +109,12 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
         return kernel, Choice(1, None, 1, 1, 1 << 62)
     if not config.pick_loop_orders:
         best = kernel.outer[-1]
+    along = None if sequential or not config.pick_loop_orders else _crossing(kernel, best)
+    if along is not None:
+        rest = [a for a in _store_order(kernel, best, config) if a not in (best, along)]
+        kernel = reorder_outer(kernel, (best, *rest, along))
+        chunk = min(CROSSING_VECTORS * lanes, best.extent.number)
+        return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
     kernel = reorder_outer(kernel, _store_order(kernel, best, config))
     if sequential:
         lanes *= COLUMN_VECTORS
@@ -114,6 +122,27 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
             lanes //= 2
     chunk = _chunk(kernel, best, lanes, target)
     return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
+
+
+def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
+    """The axis along which a load that strides over `best` moves by one: a transpose.
+
+    Its cache lines are then used up a few vectors at a time, before they are gone.
+    """
+    for store in kernel.phases[0].stores:
+        for node in loads(store.value):
+            if _access_cost(node.index[0], best, 2, 1.0) != 1.0:
+                continue
+            for a in kernel.outer:
+                found = coefficient(node.index[0], a)
+                if (
+                    a is not best
+                    and found is not None
+                    and found[0].is_const
+                    and (found[0].attr == 1)
+                ):
+                    return a
+    return None
 
 
 def _store_order(kernel: Kernel, best: Expr, config: Config) -> tuple[Expr, ...]:

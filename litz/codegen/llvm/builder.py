@@ -11,7 +11,8 @@ type of the operands beside them. Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from litz.codegen.llvm.literals import ELEMENT, float_literal, int_literal, splat
@@ -80,6 +81,14 @@ class Builder:
         self.declares: set[str] = set()
         self.block = "entry"
         self._count = 0
+
+    @contextmanager
+    def typed(self, dtype: str) -> Iterator[None]:
+        """For a while, plain float values are of another type: an f32 function computes in f64."""
+        before = self.dtype, self.type
+        self.dtype, self.type = dtype, Type(ELEMENT[dtype], self.lanes)
+        yield
+        self.dtype, self.type = before
 
     # Text
 

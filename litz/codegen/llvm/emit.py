@@ -43,7 +43,7 @@ class KernelEmitter:
         begin, end = Value("%begin", I64), Value("%end", I64)
         task = self.scopes.open_loop(begin, end, 1)
         if self.choice.vector is None:
-            self._bind_tasks(task, [])
+            self._bind_tasks(task)
             self.values.row_level = self.scopes.depth
             self._rows_in_lanes()
         else:
@@ -90,21 +90,23 @@ class KernelEmitter:
 
     # -- outer axes --------------------------------------------------------------------------
 
-    def _bind_tasks(self, task: Value, chunks: list[int]) -> list[Value]:
-        """Read the outer axes off the task's number; digits beyond the axes come first."""
+    def _bind_tasks(self, task: Value) -> Value:
+        """Read the outer axes off the task's number, the last one fastest; of the vector axis, that
+        gives the chunk."""
         b, level = self.b, self.scopes.depth
-        axes = [a for a in self.kernel.outer if a is not self.choice.vector]
-        left, extra = task, []
-        for n in chunks:
-            extra.append(self._digit(left, n))
-            left = b.emit(f"udiv {left}, {n}", I64) if n > 1 else left
-        for k, a in enumerate(reversed(axes)):
+        left, piece = task, b.constant(0, I64)
+        for k, a in enumerate(reversed(self.kernel.outer)):
             n = a.extent.number
-            last = k == len(axes) - 1
-            self.values.axis_level[a] = level
-            self.scopes.bind(level, a, left if last else self._digit(left, n))
-            left = left if last else b.emit(f"udiv {left}, {n}", I64)
-        return extra
+            n = -(-n // self.choice.chunk) if a is self.choice.vector else n
+            last = k == len(self.kernel.outer) - 1
+            digit = left if last else self._digit(left, n)
+            left = left if last or n == 1 else b.emit(f"udiv {left}, {n}", I64)
+            if a is self.choice.vector:
+                piece = digit
+            else:
+                self.values.axis_level[a] = level
+                self.scopes.bind(level, a, digit)
+        return piece
 
     def _digit(self, number: Value, n: int) -> Value:
         return self.b.emit(f"urem {number}, {n}", I64) if n > 1 else self.b.constant(0, I64)
@@ -114,7 +116,7 @@ class KernelEmitter:
         vector, chunk, lanes = self.choice.vector, self.choice.chunk, self.choice.lanes
         assert vector is not None
         n = vector.extent.number
-        (piece,) = self._bind_tasks(task, [-(-n // chunk)])
+        piece = self._bind_tasks(task)
         b = self.b
         start = b.mul(piece, chunk)
         stop = b.intrinsic("smin", b.add(start, chunk), n)
