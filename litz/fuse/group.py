@@ -131,8 +131,9 @@ class _Grouper:
         return self._profit(members, extent_of(outer)) or members
 
     def _limits(self, group: Group, loop: Loop) -> Misfit | None:
-        if len(group.loops) >= self.config.max_fusion_size:
-            return Misfit(f"the kernel holds max_fusion_size={len(group.loops)} loops")
+        ops = sum(len(member.origins) for member in (*group.loops, loop))
+        if ops > self.config.max_fusion_size:
+            return Misfit(f"{ops} ops exceed max_fusion_size={self.config.max_fusion_size}")
         for one, other in ((group.writes, set(read(loop))), (set(written(loop)), group.reads)):
             updated = one & other & self.inputs
             if updated:

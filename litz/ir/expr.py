@@ -4,7 +4,7 @@ In: constructors. Out: `Expr`. Two expressions are equal exactly if they are the
 sharing is free, every analysis can be memoised by node, and a chain of n ops costs n nodes however
 often its values are used. Example: `add(axis("i0", 8), const(1, I64))` prints as `i0 + 1`.
 
-    Expr = const | axis | size | load | cast | narrow | reduce | scan | <a row of the op table>
+    Expr = const | axis | size | load | cast | narrow | bitcast | reduce | scan | <a row of OPS>
 """
 
 from __future__ import annotations
@@ -167,6 +167,11 @@ def cast(value: Expr, dtype: DType) -> Expr:
 def narrow(value: Expr, dtype: DType) -> Expr:
     """A rounding to storage that no program asked for; it disappears if the value stays inside."""
     return value if value.dtype is dtype else _node("narrow", (value,), None, dtype)
+
+
+def bitcast(value: Expr, dtype: DType) -> Expr:
+    """The same bits, read as another type of the same size."""
+    return value if value.dtype is dtype else _node("bitcast", (value,), None, dtype)
 
 
 def reduce(kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:

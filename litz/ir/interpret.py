@@ -272,6 +272,8 @@ def _value(node: Expr, args: list[Array], env: Environment) -> Any:
         return _load(node, args, env)
     if op in ("cast", "narrow"):
         return convert(args[0], node.dtype)
+    if op == "bitcast":
+        return _same_bits(args[0], node.args[0].dtype, node.dtype)
     if op == "reduce":
         return _reduced(node, args[0], env)
     if op == "scan":
@@ -329,6 +331,15 @@ def convert(values: Array, dtype: DType) -> Array:
         values = values.astype(np.int64)  # truncates; what does not fit then wraps, as an int does
     result: Array = values.astype(dtype.numpy, copy=False)
     return result
+
+
+def _same_bits(values: Array, source: DType, target: DType) -> Array:
+    """bf16 is held as float32, of whose bits it is the upper half."""
+    if source is BF16:
+        values = (values.view(np.uint32) >> 16).astype(np.uint16)
+    if target is BF16:
+        return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return values.view(target.numpy)
 
 
 def _round_bf16(values: Array) -> Array:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from litz.ir.philox import random_bits
+from litz.ir.special import SPECIAL
 
 Numpy = Callable[..., Any]
 
@@ -149,6 +150,10 @@ _ROWS = [
     _binary("min", 1, np.minimum),
     _binary("max", 1, _nan_max),
     _binary("atan2", 24, np.arctan2, floats=True),
+    _binary("hypot", 8, np.hypot, floats=True),
+    _binary("logaddexp", 30, np.logaddexp, floats=True),
+    _binary("zeta", 400, SPECIAL["zeta"], floats=True),
+    _binary("gcd", 100, np.gcd),
     _binary("copysign", 1, np.copysign, floats=True),
     _binary("and", 1, np.bitwise_and),
     _binary("or", 1, np.bitwise_or),
@@ -189,6 +194,14 @@ _ROWS = [
     _unary("erf", 20, _erf),
     _unary("erfc", 24, _erfc),
     _unary("sigmoid", 16, _sigmoid),
+    # special functions
+    _unary("lgamma", 80, SPECIAL["lgamma"]),
+    _unary("digamma", 60, SPECIAL["digamma"]),
+    _unary("erfcx", 60, SPECIAL["erfcx"]),
+    _unary("erfinv", 80, SPECIAL["erfinv"]),
+    _unary("ndtri", 80, SPECIAL["ndtri"]),
+    *(_unary(name, 60, SPECIAL[name]) for name in ("i0e", "i1e", "k0e", "k1e")),
+    *(_unary(name, 80, SPECIAL[name]) for name in ("j0", "j1", "y0", "y1", "airy_ai")),
     # comparison and choice
     _compare("eq", np.equal),
     _compare("ne", np.not_equal),

@@ -18,7 +18,20 @@ import torch
 
 from litz.errors import ParseError
 from litz.ir.dtypes import DTYPES
-from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, narrow, reduce, scan, size
+from litz.ir.expr import (
+    Expr,
+    apply,
+    axis,
+    bitcast,
+    cast,
+    const,
+    integer,
+    load,
+    narrow,
+    reduce,
+    scan,
+    size,
+)
 from litz.ir.index import ZERO, product
 from litz.ir.ops import OPS, REDUCTIONS
 from litz.ir.program import (
@@ -409,10 +422,13 @@ def _call(name: str, args: list[ast.expr], scope: Scope) -> Expr:
     return apply(name, *operands)
 
 
+_CONVERSIONS = {"cast": cast, "narrow": narrow, "bitcast": bitcast}
+
+
 def _qualified(form: str, kind: str, value: Expr, rest: list[Expr]) -> Expr:
-    """`cast.bf16(x)`, `narrow.bf16(x)`, `reduce.sum(x, r0, r1)`, `scan.sum(x, i0)`."""
-    if form in ("cast", "narrow") and not rest:
-        return (cast if form == "cast" else narrow)(value, _known(DTYPES, kind, "type"))
+    """`cast.bf16(x)`, `bitcast.i32(x)`, `reduce.sum(x, r0, r1)`, `scan.sum(x, i0)`."""
+    if form in _CONVERSIONS and not rest:
+        return _CONVERSIONS[form](value, _known(DTYPES, kind, "type"))
     if form in ("reduce", "scan") and all(r.op == "axis" for r in rest):
         _known(REDUCTIONS, kind, "reduction")
         if form == "reduce":

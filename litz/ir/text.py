@@ -157,7 +157,7 @@ def _spell(node: Expr, args: Sequence[Spelling]) -> Spelling:
     if op == "load":
         return _load_text(node, [text for text, _ in args]), ATOM
     operands = ", ".join(text for text, _ in args)
-    if op in ("cast", "narrow"):
+    if op in ("cast", "narrow", "bitcast"):
         return f"{op}.{node.dtype}({operands})", ATOM
     if op == "scan":
         return f"scan.{node.attr}({operands})", ATOM

@@ -250,6 +250,8 @@ def _problem(node: Expr) -> str | None:
         return _misplaced(node.buffer, node.index, node.guard is not None) or _bad_guard(node)
     if node.op == "scan" and node.args[1].op != "axis":
         return "a scan runs along an axis"
+    if node.op == "bitcast" and node.dtype.bytes != node.args[0].dtype.bytes:
+        return f"a bitcast of {node.args[0].dtype} to {node.dtype} changes the size"
     if node.op == "reduce" and not node.attr[1]:
         return "a reduction binds at least one axis"
     return _mixed(node) if node.op in OPS else None

@@ -19,6 +19,7 @@ from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DTy
 from litz.ir.expr import Expr, axis, cast, const, integer, load, narrow, substitute
 from litz.ir.index import ZERO, simplify
 from litz.ir.program import Buffer, Extern, Loop, Origin, Store
+from litz.lower.registry import NotGenerated
 
 FROM_TORCH: dict[torch.dtype, DType] = {
     torch.float64: F64,
@@ -141,6 +142,8 @@ class Lowering:
         reduced: tuple[Expr, ...] = (),
     ) -> None:
         """Append a loop over the axes its store uses."""
+        if target.dtype.kind == "x":
+            raise NotGenerated("a type that is not generated")
         axes = tuple(a for a in positions(target.shape) if a is not ZERO)
         axes = tuple(a for a in axes if any(a in i.axes for i in index))
         rounded = to_storage(value, target.dtype)

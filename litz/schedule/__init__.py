@@ -11,7 +11,7 @@ from dataclasses import replace
 from litz.config import Config
 from litz.ir.program import Kernel
 from litz.ir.scheduled import ScheduledKernel
-from litz.schedule.axes import canonical_axes, merge_axes, split_axes
+from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.vectorize import vectorize
 from litz.target import Target
@@ -20,9 +20,12 @@ from litz.trace import stage
 
 @stage("schedule", "loop order, vector lanes, threads")
 def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
-    """flatten, split, merge, name, vectorize."""
+    """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
-    named = canonical_axes(merge_axes(split_axes(flat)))
+    whole = split_axes(flat)
+    if config.pick_loop_orders:
+        whole = order_axes(whole)
+    named = canonical_axes(merge_axes(whole))
     ordered, choice = vectorize(named, target, config)
     choice = replace(choice, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, rebuild, reduce, transform, walk
-from litz.ir.index import floordiv, modulo, ravel, simplify
+from litz.ir.index import coefficient, floordiv, modulo, ravel, simplify
 from litz.ir.program import Kernel, Phase, exprs_of
 
 Axes = tuple[Expr, ...]
@@ -140,6 +140,22 @@ def canonical_axes(kernel: Kernel) -> Kernel:
         for k, a in enumerate(phase.inner):
             places[a] = (axis(f"j{k}", a.extent),)
     return replace_axes(kernel, places, {old: new for old, (new,) in places.items()})
+
+
+def order_axes(kernel: Kernel) -> Kernel:
+    """Outer axes by the stride of the first store, largest first: neighbours in memory may merge.
+
+    outer i0 < 32, i1 < 16: b0[i0 + i1 * 32] = ...   ->   outer i1 < 16, i0 < 32: ...
+    """
+    index = kernel.phases[0].stores[0].index[0]
+    ordered = sorted(kernel.outer, key=lambda a: -stride_along(index, a))
+    return reorder_outer(kernel, tuple(ordered))
+
+
+def stride_along(index: Expr, variable: Expr) -> int:
+    """How far one step along an axis moves; 0 if that is not the same everywhere."""
+    found = coefficient(index, variable)
+    return found[0].number if found is not None and found[0].is_const else 0
 
 
 def reorder_outer(kernel: Kernel, outer: Axes) -> Kernel:

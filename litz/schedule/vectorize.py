@@ -14,7 +14,7 @@ from litz.ir.index import coefficient
 from litz.ir.ops import OPS
 from litz.ir.program import Kernel, Phase, Store, loads
 from litz.ir.scheduled import Choice
-from litz.schedule.axes import reorder_inner, reorder_outer
+from litz.schedule.axes import reorder_inner, reorder_outer, stride_along
 from litz.target import Target
 
 SCATTERED_STORE = 2.0
@@ -134,13 +134,7 @@ def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
             if _access_cost(node.index[0], best, 2, 1.0) != 1.0:
                 continue
             for a in kernel.outer:
-                found = coefficient(node.index[0], a)
-                if (
-                    a is not best
-                    and found is not None
-                    and found[0].is_const
-                    and (found[0].attr == 1)
-                ):
+                if a is not best and stride_along(node.index[0], a) == 1:
                     return a
     return None
 
@@ -150,12 +144,8 @@ def _store_order(kernel: Kernel, best: Expr, config: Config) -> tuple[Expr, ...]
     if not config.pick_loop_orders:
         return (*(a for a in kernel.outer if a is not best), best)
     index = kernel.phases[0].stores[0].index[0]
-
-    def stride(a: Expr) -> int:
-        found = coefficient(index, a)
-        return found[0].attr if found is not None and found[0].is_const else 0
-
-    rest = sorted((a for a in kernel.outer if a is not best), key=stride, reverse=True)
+    others = (a for a in kernel.outer if a is not best)
+    rest = sorted(others, key=lambda a: -stride_along(index, a))
     return (*rest, best)
 
 

@@ -45,13 +45,23 @@ class Outcome:
     passed: int = 0
     failures: list[str] = field(default_factory=list)
     unsupported: int = 0  # samples on which aot_eager fails as well
-    generated: int = 0  # kernels
+    graphs: int = 0  # compiled
+    kernels: int = 0
     aten: Counter[str] = field(default_factory=Counter)
     fallbacks: set[str] = field(default_factory=set)
 
     @property
     def status(self) -> str:
         return "failed" if self.failures else "passed" if self.passed else "unsupported"
+
+    @property
+    def how(self) -> str:
+        """Who computes it: generated kernels, ATen, both; nobody, for a view; or eager itself."""
+        if self.fallbacks or not self.graphs:
+            return "eager"
+        if self.aten:
+            return "partly" if self.kernels else "ATen"
+        return "generated" if self.kernels else "view"
 
 
 def name_of(op: Any) -> str:
@@ -127,6 +137,8 @@ def _check_sample(op: Any, sample: Any, outcome: Outcome) -> None:
     try:
         found = _run(_compiled(op, partial(litz, explanation=explanation)), sample)
         _assert_right(found, expected, op, sample)
+        bugs = [f.reason for f in explanation.fallbacks if "bug in Litz" in f.reason]
+        assert not bugs, bugs[0]
     except Exception as error:
         if _aot_eager_passes(op, sample, expected):
             outcome.failures.append(f"{type(error).__name__}: {str(error).strip()[:400]}")
@@ -134,7 +146,8 @@ def _check_sample(op: Any, sample: Any, outcome: Outcome) -> None:
             outcome.unsupported += 1
         return
     outcome.passed += 1
-    outcome.generated += explanation.kernels
+    outcome.graphs += len(explanation.graphs)
+    outcome.kernels += explanation.kernels
     outcome.aten.update(explanation.aten_ops)
     outcome.fallbacks.update(f.reason for f in explanation.fallbacks)
 

@@ -10,6 +10,7 @@ that case alone, and a sweep that is stopped goes on where it was. Example, two 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import time
 from typing import Any
@@ -79,6 +80,7 @@ def is_open(known: Result | None, key: str, options: argparse.Namespace) -> bool
 def sweep(cases: list[Case], key: str, options: argparse.Namespace) -> None:
     def work(case: Case) -> Result:
         torch.set_num_threads(1)
+        logging.disable(logging.CRITICAL)  # torch tells of each graph break
         return one(case, key, options.samples)
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -106,7 +108,7 @@ def one(case: Case, key: str, samples: int) -> Result:
         passed=outcome.passed,
         unsupported=outcome.unsupported,
         failures=outcome.failures,
-        kernels=outcome.generated,
+        how=outcome.how,
         aten=dict(outcome.aten),
         fallbacks=sorted(outcome.fallbacks),
         seconds=round(time.perf_counter() - start, 2),

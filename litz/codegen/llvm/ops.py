@@ -19,7 +19,7 @@ from litz.ir.dtypes import BF16, BOOL, F32, DType
 Spell = Callable[..., Value]
 
 # Ops that are calls of an inline math function of the same name.
-CALLED = frozenset(math.MATH)
+CALLED = frozenset(name for name, _ in math.BODIES)
 
 
 def _arithmetic(float_op: str, int_op: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:

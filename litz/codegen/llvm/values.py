@@ -7,6 +7,7 @@ expression is the same in all lanes, a vector if it is not. Example: with j0 in 
 
 from __future__ import annotations
 
+from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.memory import Memory
 from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert
@@ -157,6 +158,11 @@ class Values:
             return self.memory.load(node)
         if node.op in ("cast", "narrow"):
             return convert(self.b, self.value(node.args[0]), node.args[0].dtype, node.dtype)
+        if node.op == "bitcast":
+            value = self.value(node.args[0])
+            element = computed_type(node.dtype, 1).element
+            same = value.type.element == element  # a bf16 is held as its bits
+            return value if same else self.b.convert("bitcast", value, element)
         if node.op == "scan":
             return self._scan(node)
         assert node.op != "reduce", f"{node} is used before its phase has run"
@@ -180,27 +186,8 @@ class Values:
 
     def _call(self, name: str, dtype: DType, args: list[Value]) -> Value:
         lanes = args[0].type.lanes
-        if not dtype.is_float:  # an integer power
-            return self._integer_power(dtype, args[0], args[1])
         self.wanted.add((name, dtype.name, lanes))
-        return self.b.call(f"litz.{name}.{dtype.name}.v{lanes}", args[0].type, *args)
-
-    def _integer_power(self, dtype: DType, x: Value, y: Value) -> Value:
-        """Square and multiply; a negative exponent keeps only what 1 and -1 keep."""
-        b = self.b
-        one = b.constant(1, x.type)
-        result, square = one, x
-        for bit in range(6):
-            odd = b.compare("ne", b.bit_and(y, 1 << bit), 0)
-            result = b.mul(result, b.select(odd, square, one))
-            square = b.mul(square, square)
-        if dtype.kind == "u":
-            return result
-        odd = b.compare("ne", b.bit_and(y, 1), 0)
-        minus = b.select(odd, x, one)
-        tiny = b.select(b.compare("eq", x, -1), minus, b.constant(0, x.type))
-        tiny = b.select(b.compare("eq", x, 1), one, tiny)
-        return b.select(b.compare("slt", y, 0), tiny, result)
+        return self.b.call(math.symbol(name, dtype.name, lanes), args[0].type, *args)
 
     def _remainder(self, dtype: DType, x: Value, y: Value) -> Value:
         b = self.b

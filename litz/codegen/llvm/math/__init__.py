@@ -1,4 +1,4 @@
-"""Math functions as LLVM IR, inlined into kernels: exp, log, tanh, erf, sin, pow, ...
+"""Math functions as LLVM IR, inlined into kernels: exp, log, tanh, erf, sin, pow, lgamma, ...
 
 In: which functions are wanted, of which type and width. Out: IR text that defines each once, and
 the declarations it needs. Example:
@@ -9,7 +9,8 @@ the declarations it needs. Example:
 A body is a Python function from a `Builder` and operands to the result, so one may use another.
 `ulp` is the stated largest error in units of the last place, which the tests hold to; NaN,
 infinities, signed zeros and subnormals are right. What is not worth its own algorithm in f64 calls
-libm lane by lane.
+libm lane by lane. `MATH` has the elementary functions, `SPECIAL` those that are written in f64 and
+serve f32 through it, `INTEGER` the functions of integers.
 """
 
 from __future__ import annotations
@@ -18,21 +19,38 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from litz.codegen.llvm.builder import Builder, Value
+from litz.codegen.llvm.math import (
+    bessel,
+    exponential,
+    gamma,
+    hyperbolic,
+    integer,
+    inverse_error,
+    logarithm,
+    power,
+    trigonometric,
+)
 from litz.codegen.llvm.math import error_function as error
-from litz.codegen.llvm.math import exponential, hyperbolic, logarithm, power, trigonometric
 from litz.codegen.llvm.math import inverse_trigonometric as inverse
+from litz.codegen.llvm.math.wide import through_f64
+from litz.ir.ops import OPS
 
 Body = Callable[..., Value]
 
 
 @dataclass(frozen=True)
 class MathFunction:
-    """`ulp` and `bodies` by dtype name; a body takes a builder and `arity` operands."""
+    """`ulp` and `bodies` by dtype name; a body takes a builder and `arity` operands.
+
+    Results below `floor` in size count as that large: beside a zero of the function that is not a
+    float, the error is absolute.
+    """
 
     name: str
     arity: int
     ulp: dict[str, float]
     bodies: dict[str, Body]
+    floor: float = 0.0
 
 
 def _both(name: str, body: Body, f32: float, f64: float) -> MathFunction:
@@ -75,9 +93,55 @@ _ROWS = [
     _single("erfc", error.erfc, 0.75, 5.0),
     _single("pow", power.power, 0.75, 1.0, arity=2),
     _single("fmod", power.fmod, 0.0, 0.0, arity=2),
+    _single("hypot", power.hypot, 0.75, 1.0, arity=2),
 ]
 
 MATH: dict[str, MathFunction] = {row.name: row for row in _ROWS}
+
+
+def _wide(
+    name: str, body: Body, f32: float, f64: float, arity: int = 1, floor: float = 0.0
+) -> MathFunction:
+    """An algorithm of f64, of which f32 is the rounding."""
+    bodies = {"f32": through_f64(body), "f64": body}
+    return MathFunction(name, arity, {"f32": f32, "f64": f64}, bodies, floor)
+
+
+_SPECIAL_ROWS = [
+    _wide("lgamma", gamma.lgamma, 0.75, 8.0, floor=1.0),
+    _wide("digamma", gamma.digamma, 0.75, 8.0, floor=1.0),
+    _wide("zeta", gamma.zeta, 0.75, 1000.0, arity=2),
+    _wide("erfcx", error.erfcx, 0.75, 4.0),
+    _wide("erfinv", inverse_error.erfinv, 0.75, 4.0),
+    _wide("ndtri", inverse_error.ndtri, 0.75, 4.0),
+    _wide("i0e", bessel.i0e, 0.75, 4.0),
+    _wide("i1e", bessel.i1e, 0.75, 4.0),
+    _wide("k0e", bessel.k0e, 0.75, 4.0),
+    _wide("k1e", bessel.k1e, 0.75, 4.0),
+    _wide("j0", bessel.j0, 0.75, 4.0, floor=1.0),
+    _wide("j1", bessel.j1, 0.75, 4.0, floor=1.0),
+    _wide("y0", bessel.y0, 0.75, 4.0, floor=1.0),
+    _wide("y1", bessel.y1, 0.75, 4.0, floor=1.0),
+    _wide("airy_ai", bessel.airy_ai, 0.75, 4.0, floor=1.0),
+    MathFunction(
+        "logaddexp",
+        2,
+        {"f32": 4.0, "f64": 4.0},
+        {"f32": logarithm.logaddexp, "f64": logarithm.logaddexp},
+        floor=1.0,
+    ),
+]
+
+SPECIAL: dict[str, MathFunction] = {row.name: row for row in _SPECIAL_ROWS}
+
+_INTEGERS = ("i8", "i16", "i32", "i64", "u8")
+INTEGER: dict[str, Body] = {"pow": integer.power, "gcd": integer.gcd}
+
+# Every body by the name of its op and its dtype.
+BODIES: dict[tuple[str, str], Body] = {
+    **{(f.name, d): body for f in (*_ROWS, *_SPECIAL_ROWS) for d, body in f.bodies.items()},
+    **{(name, d): body for name, body in INTEGER.items() for d in _INTEGERS},
+}
 
 
 def symbol(name: str, dtype: str, lanes: int) -> str:
@@ -87,8 +151,8 @@ def symbol(name: str, dtype: str, lanes: int) -> str:
 
 def _define(name: str, dtype: str, lanes: int) -> tuple[str, set[str]]:
     b = Builder(lanes, dtype)
-    operands = [b.parameter(p) for p in "xy"[: MATH[name].arity]]
-    b.ret(MATH[name].bodies[dtype](b, *operands))
+    operands = [b.parameter(p) for p in "xy"[: OPS[name].arity]]
+    b.ret(BODIES[name, dtype](b, *operands))
     head = f"define internal {b.type} @{symbol(name, dtype, lanes)}"
     parameters = ", ".join(map(str, operands))
     lines = [f"{head}({parameters}) alwaysinline nounwind {{", "entry:", *b.lines, "}"]

@@ -1,13 +1,16 @@
-"""erf (either float type) and erfc (f32, through f64).
+"""erf (either float type), erfc (f32, through f64) and erfcx (f64).
 
 In: a builder and its operand. Out: the result. Example: `erf(b, x)`.
 """
 
 from __future__ import annotations
 
+import math
+
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
-from litz.codegen.llvm.math.exponential import exp_of
+from litz.codegen.llvm.math.exponential import exp, exp_of
+from litz.codegen.llvm.math.special_coefficients import SPECIAL
 from litz.codegen.llvm.math.wide import exp2_wide, narrow, widen
 
 # Where the series around zero ends, and where erf rounds to one.
@@ -32,3 +35,20 @@ def erfc(b: Builder, x: Value) -> Value:
     gauss = exp2_wide(b, b.mul(b.mul(a, a), -CONSTANTS["log2_e", "f64"][0]))
     tail = b.mul(gauss, b.horner(t, POLYNOMIALS["erfc_wide", "f64"]))
     return narrow(b, b.select(b.compare("olt", wide, 0.0), b.sub(2.0, tail), tail))
+
+
+def erfcx(b: Builder, x: Value) -> Value:
+    """G((a - 4) / (a + 4)) / (a + 1/2), a = |x|; for negative x 2 exp(x^2) less that.
+
+    The square is a sum of two floats, or its rounding alone would cost hundreds of ULP.
+    """
+    a = b.abs(x)
+    t = b.div(b.sub(a, 4.0), b.add(a, 4.0))
+    positive = b.div(b.horner(t, SPECIAL["erfcx"]), b.add(a, 0.5))
+    positive = b.select(b.compare("oeq", a, math.inf), 0.0, positive)
+    square = b.mul(x, x)
+    gauss = exp(b, square)
+    whole = b.fma(gauss, b.fma(x, x, b.neg(square)), gauss)
+    gauss = b.select(b.compare("oeq", gauss, math.inf), gauss, whole)
+    negative = b.fma(gauss, 2.0, b.neg(positive))
+    return b.select(b.compare("olt", x, 0.0), negative, positive)

@@ -94,6 +94,17 @@ def coefficients(fit: Fit) -> tuple[list[float], Any]:
         return rounded, max(abs(ri * wi) for ri, wi in zip(rest, w, strict=True))
 
 
+def coefficients_at_once(fit: Fit) -> tuple[list[float], Any]:
+    """The same for long polynomials of f64, whose high powers near zero cannot be fitted alone."""
+    with mp.workdps(60):
+        x = _grid(fit.low, fit.high)
+        w = [abs(fit.weight(xi)) for xi in x]
+        f = [fit.target(xi) for xi in x]
+        rounded = [_round(c, fit.dtype) for c in remez(x, f, w, range(fit.degree + 1))[0]]
+        powers = [mp.polyval(rounded[::-1], xi) for xi in x]
+        return rounded, max(abs((fi - p) * wi) for fi, p, wi in zip(f, powers, w, strict=True))
+
+
 def parts(value: Any, dtype: str, count: int) -> list[float]:
     """`value` as a sum of `count` floats, each the rounding of what the ones before it left."""
     found: list[float] = []
@@ -209,11 +220,15 @@ def _row(key: str, values: Sequence[object], comment: str = "") -> str:
     return f"    {key}: ({comment}\n{body}    ),\n"
 
 
-def polynomials_text(fits: Sequence[Fit], key: Callable[[Fit], str]) -> str:
+def polynomials_text(
+    fits: Sequence[Fit],
+    key: Callable[[Fit], str],
+    find: Callable[[Fit], tuple[list[float], Any]] = coefficients,
+) -> str:
     """The rows of a table of polynomials, each with the error it leaves."""
     rows = []
     for fit in fits:
-        rounded, error = coefficients(fit)
+        rounded, error = find(fit)
         rows.append(_row(key(fit), rounded, f"  # 2^{float(mp.log(error, 2)):.1f}"))
     return "".join(rows)
 

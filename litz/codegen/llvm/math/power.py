@@ -1,4 +1,4 @@
-"""pow and fmod of f32, through f64.
+"""pow, fmod and hypot of f32, through f64.
 
 In: a builder and two operands. Out: the result, with the special cases of C. Example:
 `power(b, x, y)`.
@@ -68,3 +68,11 @@ def fmod(b: Builder, x: Value, y: Value) -> Value:
     mended = b.add(following, divisor)
     result = b.select(b.compare("olt", following, 0.0), mended, following)
     return b.copysign(narrow(b, result), x)
+
+
+def hypot(b: Builder, x: Value, y: Value) -> Value:
+    """Squares of f32 are f64 numbers; an infinity wins against NaN."""
+    left, right = widen(b, x), widen(b, y)
+    result = narrow(b, b.sqrt(b.fma(left, left, b.mul(right, right))))
+    infinite = b.bit_or(*(b.compare("oeq", b.abs(a), math.inf) for a in (x, y)))
+    return b.select(infinite, math.inf, result)

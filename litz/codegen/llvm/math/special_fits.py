@@ -15,7 +15,7 @@ from typing import Any
 
 import mpmath as mp  # type: ignore[import-untyped]
 
-from litz.codegen.llvm.math.minimax import Fit, Real, polynomials_text
+from litz.codegen.llvm.math.minimax import Fit, Real, coefficients_at_once, polynomials_text
 
 _TINY = 1e-24  # stands for zero where a target divides by its argument
 
@@ -206,7 +206,8 @@ def main() -> None:
     mp.mp.dps = 80
     print(HEADER)
     print("SPECIAL: dict[str, tuple[float, ...]] = {")
-    print(polynomials_text(FITS, lambda fit: f'"{fit.name}"'), end="")
+    text = polynomials_text(FITS, lambda fit: f'"{fit.name}"', coefficients_at_once)
+    print(text, end="")
     print("}")
 
 

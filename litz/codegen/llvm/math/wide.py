@@ -7,6 +7,7 @@ Example: `narrow(b, log1p_wide(b, widen(b, x)))`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
@@ -22,6 +23,17 @@ def widen(b: Builder, x: Value) -> Value:
 
 def narrow(b: Builder, x: Value) -> Value:
     return b.convert("fptrunc", x, "float")
+
+
+def through_f64(body: Callable[..., Value]) -> Callable[..., Value]:
+    """An f64 algorithm as one of f32: what it leaves is far below the last bit of an f32."""
+
+    def rounded(b: Builder, *operands: Value) -> Value:
+        with b.typed("f64"):
+            result = body(b, *(widen(b, x) for x in operands))
+        return narrow(b, result)
+
+    return rounded
 
 
 def log_parts(b: Builder, x: Value) -> tuple[Value, Value]:

@@ -1,0 +1,1 @@
+SPECIAL: dict[str, tuple[float, ...]] = {}

@@ -1,0 +1,145 @@
+"""What the special functions mean: mpmath, element by element.
+
+In: NumPy arrays. Out: `SPECIAL[name]`, the meaning of a row of the op table, with eager's values at
+poles and infinities. Slow and obvious, as the interpreter is. Example: `SPECIAL["digamma"]` of 1 is
+-0.5772, of 0 it is -inf, of -1 it is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import mpmath as mp  # type: ignore[import-untyped]
+import numpy as np
+
+Numpy = Callable[..., Any]
+_BITS = 90  # more than a float64 has, so that its rounding is the only one
+
+
+def _elementwise(function: Callable[..., float]) -> Numpy:
+    """`function` of Python floats as one of arrays, in the type of the first; NaN stays NaN."""
+
+    def one(*operands: float) -> float:
+        if any(math.isnan(x) for x in operands):
+            return math.nan
+        with mp.workprec(_BITS):
+            return float(function(*map(float, operands)))
+
+    each = np.vectorize(one, otypes=[np.float64])
+
+    def meaning(x: Any, *rest: Any) -> Any:
+        return each(x, *rest).astype(np.asarray(x).dtype)
+
+    return meaning
+
+
+def _is_pole(x: float) -> bool:
+    return x <= 0 and (math.isinf(x) or x == math.floor(x))
+
+
+def _lgamma(x: float) -> float:
+    return math.inf if _is_pole(x) or math.isinf(x) else mp.loggamma(mp.mpf(x)).real
+
+
+def _digamma(x: float) -> float:
+    if x == 0:
+        return -math.copysign(math.inf, x)
+    return math.nan if _is_pole(x) else math.inf if math.isinf(x) else mp.psi(0, x)
+
+
+def _zeta(s: float, q: float) -> float:
+    """Where q is negative, the sum is over whole powers of what may be negative."""
+    if s <= 1:
+        return math.inf if s == 1 else math.nan
+    if _is_pole(q):
+        return math.inf
+    if math.isinf(s) or math.isinf(q):
+        return math.inf if q < 1 else float(q == 1)
+    if q > 0:
+        return mp.zeta(s, q)
+    if s != math.floor(s):
+        return math.nan
+    below = math.ceil(-q)
+    return mp.zeta(s, q + mp.mpf(below)) + mp.fsum((mp.mpf(q) + k) ** -int(s) for k in range(below))
+
+
+def _erfinv(x: float) -> float:
+    if abs(x) >= 1:
+        return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
+    return mp.erfinv(mp.mpf(x))
+
+
+def _ndtri(p: float) -> float:
+    """Newton's steps, on the side on which p is small."""
+    if p <= 0 or p >= 1:
+        return -math.inf if p == 0 else math.inf if p == 1 else math.nan
+    small = mp.mpf(min(p, 1 - p)) if p < 0.5 else 1 - mp.mpf(p)
+    x = mp.sqrt(-2 * mp.log(small))
+    for _ in range(60):
+        step = (mp.ncdf(-x) - small) / mp.npdf(x)
+        x += step
+        if abs(step) <= abs(x) * mp.mpf(2) ** (5 - _BITS):
+            break
+    return -x if p < 0.5 else x
+
+
+def _erfcx(x: float) -> float:
+    if math.isinf(x):
+        return 0.0 if x > 0 else math.inf
+    return mp.exp(mp.mpf(x) ** 2) * mp.erfc(x)
+
+
+def _scaled_i(order: int) -> Callable[[float], float]:
+    def meaning(x: float) -> float:
+        if math.isinf(x):
+            return math.copysign(0.0, x) if order else 0.0
+        return mp.besseli(order, x) * mp.exp(-abs(mp.mpf(x)))
+
+    return meaning
+
+
+def _scaled_k(order: int) -> Callable[[float], float]:
+    def meaning(x: float) -> float:
+        if x <= 0:
+            return math.inf if x == 0 else math.nan
+        return 0.0 if math.isinf(x) else mp.besselk(order, x) * mp.exp(mp.mpf(x))
+
+    return meaning
+
+
+def _wave(order: int, function: Numpy) -> Callable[[float], float]:
+    return lambda x: math.nan if math.isinf(x) else function(order, x)
+
+
+def _positive_wave(order: int) -> Callable[[float], float]:
+    def meaning(x: float) -> float:
+        if x <= 0:
+            return -math.inf if x == 0 else math.nan
+        return math.nan if math.isinf(x) else mp.bessely(order, x)
+
+    return meaning
+
+
+def _airy(x: float) -> float:
+    return math.nan if math.isinf(x) else mp.airyai(x)
+
+
+SPECIAL: dict[str, Numpy] = {
+    "lgamma": _elementwise(_lgamma),
+    "digamma": _elementwise(_digamma),
+    "zeta": _elementwise(_zeta),
+    "erfinv": _elementwise(_erfinv),
+    "ndtri": _elementwise(_ndtri),
+    "erfcx": _elementwise(_erfcx),
+    "i0e": _elementwise(_scaled_i(0)),
+    "i1e": _elementwise(_scaled_i(1)),
+    "k0e": _elementwise(_scaled_k(0)),
+    "k1e": _elementwise(_scaled_k(1)),
+    "j0": _elementwise(_wave(0, mp.besselj)),
+    "j1": _elementwise(_wave(1, mp.besselj)),
+    "y0": _elementwise(_positive_wave(0)),
+    "y1": _elementwise(_positive_wave(1)),
+    "airy_ai": _elementwise(_airy),
+}

@@ -1,0 +1,271 @@
+"""Pointwise ops against eager: every type, every promotion, and the numbers definitions differ on."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.lower.agreement import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    Function,
+    agree,
+    numbers,
+    special,
+    takes,
+)
+from tests.stages import compiled
+
+
+def methods(names: str) -> dict[str, Function]:
+    return {name: getattr(torch, name) for name in names.split()}
+
+
+ONE: dict[str, Function] = {
+    **methods(
+        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+        "atanh erf erfc sigmoid sqrt rsqrt neg abs sign sgn relu floor ceil trunc round square "
+        "reciprocal positive logical_not isnan isinf isfinite isposinf isneginf signbit "
+        "bitwise_not frac deg2rad rad2deg sinc nan_to_num logit"
+    ),
+    "clone": torch.clone,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "elu": F.elu,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "relu6": F.relu6,
+    "logsigmoid": F.logsigmoid,
+    "threshold": lambda x: F.threshold(x, 0.1, 2),
+    "zero": lambda x: x * 0 + 1,
+    **{f"pow {p}": lambda x, p=p: x**p for p in (0, 1, 2, 3, 5, 0.5, -0.5, -1, -2, 1.7)},
+    **{f"base {b}": lambda x, b=b: b**x for b in (2, 0.5)},
+}
+# Eager's own vectorised functions lose accuracy at the ends of their range, or give up there.
+WIDE_ONLY = {"sinh", "cosh", "tan", "expm1", "exp", "exp2", "pow 1.7", "mish", "base 0.5", "base 2"}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_functions_of_one_number(dtype: torch.dtype) -> None:
+    x = special(dtype)
+    table = {name: f for name, f in ONE.items() if takes(f, x)}
+    assert len(table) >= 38
+    agree(table, x)
+
+
+TWO: dict[str, Function] = {
+    **methods(
+        "add sub mul maximum minimum fmax fmin atan2 copysign hypot eq ne lt le gt ge logical_and "
+        "logical_or logical_xor bitwise_and bitwise_or bitwise_xor rsub heaviside xlogy logaddexp "
+        "true_divide fmod remainder"
+    ),
+    "add alpha": lambda x, y: torch.add(x, y, alpha=2),
+    "sub alpha": lambda x, y: torch.sub(x, y, alpha=3),
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "clamp": lambda x, y: torch.clamp(x, torch.minimum(x, y), y),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=2),
+    "addcdiv": lambda x, y: torch.addcdiv(x, x, y.abs() + 1),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_functions_of_two_numbers(dtype: torch.dtype) -> None:
+    ends = special(dtype)
+    x, y = ends[:, None], ends[None]
+    nonzero = torch.where(y == 0, torch.ones_like(y), y)
+    table = {name: f for name, f in TWO.items() if takes(f, x, nonzero)}
+    assert len(table) >= 18
+    agree(table, x, nonzero)
+
+
+DIVISIONS: dict[str, Function] = {
+    "/": lambda x, y: x / y,
+    "//": lambda x, y: x // y,
+    "%": lambda x, y: x % y,
+    "fmod": torch.fmod,
+    "trunc": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
+    "floor": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "scalar //": lambda x, y: x // 3,
+    "scalar %": lambda x, y: x % 3,
+    "negative scalar //": lambda x, y: x // -3,
+    "negative scalar %": lambda x, y: x % -3,
+    "scalar fmod": lambda x, y: torch.fmod(x, -3),
+    "scalar trunc": lambda x, y: torch.div(x, 2, rounding_mode="trunc"),
+    "1 / y": lambda x, y: 1 / y,
+    "7 // y": lambda x, y: 7 // y,
+    "7 % y": lambda x, y: 7 % y,
+}
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_division_and_its_signs(dtype: torch.dtype) -> None:
+    ends = special(dtype)
+    if not dtype.is_floating_point:
+        ends = ends[ends != 0]
+    run = agree(DIVISIONS, ends[:, None], ends[None])
+    assert not run.aten_ops
+
+
+@pytest.mark.parametrize("op", ["//", "%", "fmod", "trunc", "floor"])
+@pytest.mark.parametrize("length", [1, 7, 40])
+def test_integer_division_by_zero_raises(op: str, length: int) -> None:
+    x, y = numbers(torch.int64, length), torch.ones(length, dtype=torch.int64)
+    run = compiled(DIVISIONS[op])
+    torch.testing.assert_close(run(x, y), x if op in ("//", "trunc", "floor") else x * 0)
+    y[-1] = 0
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        run(x, y)
+    y[-1] = 1
+    run(x, y)  # the flag does not stay up
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_shifts_past_the_width(dtype: torch.dtype) -> None:
+    x = special(dtype)[:, None]
+    amount = torch.tensor([0, 1, 3, 6, 7], dtype=dtype)[None]
+    agree({"left": torch.bitwise_left_shift, "right": torch.bitwise_right_shift}, x, amount)
+    wide = torch.tensor([8, 16, 31, 63, 100], dtype=dtype)[None]
+    agree({"left": torch.bitwise_left_shift, "right": torch.bitwise_right_shift}, x, wide)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integer_powers_wrap(dtype: torch.dtype) -> None:
+    base = torch.tensor([0, 1, 2, 3, 5, 7, 10], dtype=dtype)
+    if dtype is not torch.uint8:
+        base = torch.cat([base, -base])
+    exponent = torch.tensor([0, 1, 2, 3, 31, 63, 64, 65, 100, 127], dtype=dtype)
+    agree(torch.pow, base[:, None], exponent[None])
+
+
+PAIRS = list(itertools.combinations_with_replacement(DTYPES, 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_promotion(dtype: torch.dtype) -> None:
+    """Tensor with tensor, with a 0-d tensor, and with numbers of Python, of every type."""
+    x = numbers(dtype, 3, 5)
+    others = [numbers(other, 5, seed=k) for k, other in enumerate(DTYPES)]
+    zero_d = [other[2] for other in others]
+
+    def table(x: torch.Tensor, *rest: torch.Tensor) -> list[torch.Tensor]:
+        results = [x + other for other in rest] + [x * other for other in rest]
+        results += [torch.where(x > 0, x, other) for other in rest] + [x < other for other in rest]
+        results += [torch.true_divide(x, other) for other in rest]
+        return [*results, x + 1, x * 2.5, x + True, 2 - x * 1, x / 2, x == 1, x > 0.5, x * -1]
+
+    agree(table, x, *others, *zero_d)
+
+
+@pytest.mark.parametrize("source", DTYPES, ids=str)
+def test_casts(source: torch.dtype) -> None:
+    """Floats truncate, anything but zero is true, wide integers keep their low bits."""
+    if source.is_floating_point:
+        values = [0.0, -0.0, 0.4, 0.6, 1.5, 2.5, 3.99, 100.7, 127.0, 1e-7]
+        x = torch.tensor(values, dtype=source)
+        below = -x[:8]
+        signed = [d for d in DTYPES if d is not torch.uint8]
+        agree({str(d): lambda x, d=d: x.to(d) for d in signed}, below)
+    else:
+        x = special(source)
+    agree({str(d): lambda x, d=d: x.to(d) for d in DTYPES}, x)
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64], ids=str)
+def test_rounding_to_halves(source: torch.dtype) -> None:
+    """Ties to even, overflow to infinity, denormals kept, NaN kept."""
+    ends = [1 + 2**-9, 1 + 3 * 2**-9, 65504.0, 65520.0, 3.4e38, 6e-8, 3e-8, 1e-39, 9e-41]
+    x = torch.cat([torch.tensor([*ends, torch.inf, -torch.inf, torch.nan], dtype=source)] * 2)
+    x[12:] *= -1
+    run = agree(lambda x: (x.to(torch.bfloat16), x.to(torch.float16)), x)
+    for ours, eager in zip(run(x), (x.to(torch.bfloat16), x.to(torch.float16)), strict=True):
+        number = ~eager.isnan()
+        assert torch.equal(ours.view(torch.int16)[number], eager.view(torch.int16)[number])
+
+
+SIGNED_ZEROS: dict[str, Function] = {
+    "neg": lambda x: -x,
+    "mul": lambda x: x * -1,
+    "div": lambda x: x / -2,
+    "abs": torch.abs,
+    "trunc": torch.trunc,
+    "ceil": torch.ceil,
+    "round": torch.round,
+    "add": lambda x: x + 0.0,
+    "sub": lambda x: x - 0.0,
+    "from zero": lambda x: 0.0 - x,
+    "copysign": lambda x: torch.copysign(torch.zeros_like(x), x),
+    "sqrt": torch.sqrt,
+    "fmod": lambda x: torch.fmod(x, 1.0),
+    "where": lambda x: torch.where(x >= 0, x, -x),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_zeros_keep_their_sign(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, 0.4, -0.4, 2.0, -2.0], dtype=dtype)
+    signs = {name: lambda x, f=f: torch.signbit(f(x)) for name, f in SIGNED_ZEROS.items()}
+    agree(signs, x)
+    agree(SIGNED_ZEROS, x)
+
+
+CLAMPS: dict[str, Function] = {
+    "both": lambda x: x.clamp(-1, 1),
+    "low": lambda x: x.clamp(min=-1),
+    "high": lambda x: x.clamp(max=1),
+    "crossed": lambda x: x.clamp(2, 1),
+    "by tensor": lambda x: x.clamp(min=x.flip(0)),
+    "between tensors": lambda x: torch.clamp(x, x.flip(0), x.roll(1, 0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_clamp_keeps_nan(dtype: torch.dtype) -> None:
+    agree(CLAMPS, special(dtype))
+
+
+SHAPES = [
+    ((5,), (4, 5)),
+    ((4, 1), (1, 5)),
+    ((), (3,)),
+    ((1,), (2, 1, 3)),
+    ((2, 1, 4), (3, 1)),
+    ((1, 1), ()),
+    ((7, 1, 3, 1), (2, 1, 17)),
+]
+
+
+@pytest.mark.parametrize("left, right", SHAPES, ids=str)
+def test_broadcasting(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    x, y, c = (numbers(d, *s) for d, s in
+               [(torch.float32, left), (torch.float32, right), (torch.bool, left)])  # fmt: skip
+    table: dict[str, Any] = {
+        "add": lambda x, y, c: x + y,
+        "compare": lambda x, y, c: x < y,
+        "where": lambda x, y, c: torch.where(c, x, y),
+        "number": lambda x, y, c: torch.where(c, 1.0, y),
+    }
+    agree(table, x, y, c)
+
+
+def test_a_long_chain_is_one_kernel_of_linear_size() -> None:
+    def chain(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for k in range(30):
+            y = y * x + k if k % 2 else (y + x) * 0.5
+        return y
+
+    run = agree(chain, torch.linspace(-0.5, 0.5, 37))
+    (report,) = run.reports
+    assert len(report.kernels) == 1
+    assert len(report.source.text) < 40_000
