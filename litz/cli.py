@@ -11,6 +11,7 @@ import platform
 import shutil
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 _NEEDED = ("torch", "llvmlite", "numpy")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
+_FINDS = Path("litz_fuzz")
 _PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 
 
@@ -74,6 +76,56 @@ def env() -> None:
     for name, value in _facts():
         table.add_row(name, value)
     _print(table)
+
+
+@app.command()
+def ops(
+    op: Annotated[str, typer.Option(help="Only ops whose name contains this.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a page of docs.")] = False,
+) -> None:
+    """List every op: generated or ATen's, in which dtypes, and why."""
+    # Reads the rules and decompositions, which takes torch seconds: no other command should wait.
+    from litz import optable
+
+    if markdown:
+        print(optable.page())
+        return
+    rows = [r for r in (*optable.measured_rows(), *optable.core_rows()) if op in r.op]
+    if as_json:
+        print(json.dumps([row.as_dict() for row in rows], indent=2))
+        return
+    table = Table("op", "how", "dtypes", "left to ATen", box=None, header_style="bold")
+    for row in rows:
+        left = f"{', '.join(row.left)} ({row.why})" if row.left else ""
+        table.add_row(row.op, row.how, optable.dtypes_text(row), left)
+    _print(table)
+
+
+@app.command()
+def fuzz(
+    seconds: Annotated[float, typer.Option(help="How long to look.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Program k has this seed plus k.")] = 0,
+    programs: Annotated[int | None, typer.Option(help="Stop after so many.")] = None,
+    store: Annotated[Path, typer.Option(help="Folder for the scripts of failures.")] = _FINDS,
+) -> None:
+    """Look for wrong code with random programs; shrink and store what fails."""
+    # Compiles, so it needs all of the compiler; the other commands do not.
+    from litz import fuzz as fuzzing
+
+    console = Console(highlight=False, markup=False)
+    with console.status("starting") as status:
+
+        def said(tally: fuzzing.Tally, find: fuzzing.Find | None) -> None:
+            status.update(str(tally))
+            if find is not None:
+                where = fuzzing.store(find, store)
+                console.print(f"{find.failure}\n  {where or 'like others before it'}")
+
+        tally = fuzzing.hunt(seed, seconds, programs, said)
+    console.print(str(tally))
+    if tally.finds:
+        raise typer.Exit(1)
 
 
 def _facts() -> list[tuple[str, str]]:

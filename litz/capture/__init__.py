@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.capture.autograd import through_autograd
 from litz.capture.decompositions import decompositions
@@ -23,7 +24,7 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     """Collect the tensors the module itself holds; copy it, since passes rewrite in place."""
     nodes = torch.fx.Graph()
     nodes.output(nodes.graph_copy(module.graph, {}))
-    copied = torch.fx.GraphModule(module, nodes)
+    copied = _LazyGraphModule(module, nodes)  # no stage runs it: its Python code is never needed
     attributes: dict[str, Any] = {}
     for node in copied.graph.nodes:
         if node.op == "get_attr":

@@ -55,6 +55,12 @@ class Tally:
     seconds: float = 0.0
     finds: list[Find] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        return (
+            f"{self.programs} programs, {self.steps} ops, {self.seconds:.0f} s, "
+            f"{len(self.finds)} failed"
+        )
+
 
 def signature(failure: Failure) -> str:
     """The failure's text without what differs from program to program."""
@@ -89,8 +95,10 @@ def try_program(seed: int, known: list[str]) -> tuple[int, Find | None]:
     return len(program.steps), Find(seed, failure, small)
 
 
-def hunt(seed: int, seconds: float, programs: int | None, said: Callable[[Tally], None]) -> Tally:
-    """Look for failures; `said` is called after each program."""
+def hunt(
+    seed: int, seconds: float, programs: int | None, said: Callable[[Tally, Find | None], None]
+) -> Tally:
+    """Look for failures; `said` is called after each program, with its find if it has one."""
     tally = Tally()
     known: list[str] = []
     start = time.monotonic()
@@ -103,7 +111,7 @@ def hunt(seed: int, seconds: float, programs: int | None, said: Callable[[Tally]
             if find is not None:
                 tally.finds.append(find)
                 known.append(signature(find.failure))
-            said(tally)
+            said(tally, find)
         tally.seconds = time.monotonic() - start
     return tally
 

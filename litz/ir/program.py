@@ -9,8 +9,9 @@ In: constructors. Out: frozen values that print as text which rebuilds them (`ir
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from litz.ir.dtypes import DType
@@ -82,6 +83,15 @@ class Loop:
     stores: tuple[Store, ...]
     origins: tuple[Origin, ...] = ()
 
+    # A step never changes, so what it touches is found once; stages ask for it all the time.
+    @cached_property
+    def reads(self) -> list[Buffer]:
+        return _reads_of(self.stores)
+
+    @cached_property
+    def writes(self) -> list[Buffer]:
+        return _writes_of(self.stores)
+
 
 @dataclass(frozen=True)
 class ViewArg:
@@ -106,6 +116,15 @@ class Extern:
     ordered: bool = False  # it draws from the generator: such calls keep their order
     mutates: tuple[Buffer, ...] = ()
     origins: tuple[Origin, ...] = ()
+
+    @cached_property
+    def reads(self) -> list[Buffer]:
+        views = operand_views((self.args, tuple(v for _, v in self.kwargs)))
+        return list(dict.fromkeys(v.buffer for v in views))
+
+    @cached_property
+    def writes(self) -> list[Buffer]:
+        return [*(b for b in self.outputs if b is not None), *self.mutates]
 
 
 @dataclass(frozen=True)
@@ -171,6 +190,14 @@ class Kernel:
     @property
     def stores(self) -> list[Store]:
         return [s for phase in self.phases for s in phase.stores]
+
+    @cached_property
+    def reads(self) -> list[Buffer]:
+        return _reads_of(self.stores, self.scratch)
+
+    @cached_property
+    def writes(self) -> list[Buffer]:
+        return _writes_of(self.stores, self.scratch)
 
 
 @dataclass(frozen=True)
@@ -269,17 +296,18 @@ def loads(*roots: Expr) -> list[Expr]:
 
 def read(step: Loop | Kernel | Extern) -> list[Buffer]:
     """The buffers a step reads, once each, in order."""
-    if isinstance(step, Extern):
-        views = [*operand_views(step.args), *operand_views(tuple(v for _, v in step.kwargs))]
-        return list(dict.fromkeys(v.buffer for v in views))
-    local = set(step.scratch) if isinstance(step, Kernel) else set()
-    found = dict.fromkeys(node.buffer for node in loads(*exprs_of(step)))
-    return [b for b in found if b not in local]
+    return step.reads
 
 
 def written(step: Loop | Kernel | Extern) -> list[Buffer]:
     """The buffers a step writes, once each, in order."""
-    if isinstance(step, Extern):
-        return [*(b for b in step.outputs if b is not None), *step.mutates]
-    local = set(step.scratch) if isinstance(step, Kernel) else set()
-    return [b for b in dict.fromkeys(s.buffer for s in step.stores) if b not in local]
+    return step.writes
+
+
+def _reads_of(stores: Iterable[Store], local: tuple[Buffer, ...] = ()) -> list[Buffer]:
+    roots = [e for s in stores for e in (s.value, *s.index)]
+    return [b for b in dict.fromkeys(n.buffer for n in loads(*roots)) if b not in local]
+
+
+def _writes_of(stores: Iterable[Store], local: tuple[Buffer, ...] = ()) -> list[Buffer]:
+    return [b for b in dict.fromkeys(s.buffer for s in stores) if b not in local]

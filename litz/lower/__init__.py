@@ -19,7 +19,19 @@ from litz.ir.expr import Expr
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg
-from litz.lower import create, gather, join, pointwise, pool, random, reduce, scatter, search, special, view
+from litz.lower import (
+    create,
+    gather,
+    join,
+    pointwise,
+    pool,
+    random,
+    reduce,
+    scatter,
+    search,
+    special,
+    view,
+)
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
 from litz.lower.values import Lowering, View, element, positions, to_storage

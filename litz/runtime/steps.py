@@ -65,11 +65,12 @@ Step = NativeStep | ExternStep
 def make_steps(plan: Plan, source: Source, binary: Binary) -> list[Step]:
     """Kernels join into segments; every op name is looked up."""
     steps: list[Step] = []
+    freed = _freed(plan)
     segments = iter(source.segments)
     in_segment = False
     for position, step in enumerate(plan.graph.body):
         if isinstance(step, Extern):
-            steps.append(_extern_step(plan, position, step))
+            steps.append(_extern_step(step, tuple(freed.get(position, ()))))
             in_segment = False
         elif not in_segment:
             steps.append(_native_step(plan, next(segments), binary))
@@ -85,7 +86,7 @@ def _native_step(plan: Plan, segment: Any, binary: Binary) -> NativeStep:
     return NativeStep(NATIVE(binary.address[segment.name]), singles)
 
 
-def _extern_step(plan: Plan, position: int, step: Extern) -> ExternStep:
+def _extern_step(step: Extern, freed: tuple[str, ...]) -> ExternStep:
     namespace, name, *overload = step.target.split(".")
     op = getattr(getattr(torch.ops, namespace), name)
     returns_alias = False
@@ -93,16 +94,19 @@ def _extern_step(plan: Plan, position: int, step: Extern) -> ExternStep:
         packet, op = op, getattr(op, overload[0])
         returns_alias = any(r.alias_info is not None for r in op._schema.returns)
         op = packet.out if step.into else op
-    return ExternStep(op, step, returns_alias, _freed_after(plan, position))
+    return ExternStep(op, step, returns_alias, freed)
 
 
-def _freed_after(plan: Plan, position: int) -> tuple[str, ...]:
-    """ATen's own results that no later step and no output uses."""
+def _freed(plan: Plan) -> dict[int, list[str]]:
+    """For each step, ATen's own results that no later step and no output uses."""
     body = plan.graph.body
-    own = {b.name for s in body if isinstance(s, Extern) and not s.into for b in s.outputs if b}
+    own = {b.name for s in body if isinstance(s, Extern) and not s.into for b in s.writes}
     shown = {o.value.buffer.name for o in plan.graph.outputs if isinstance(o.value, ViewArg)}
-    last = plan.last_use
-    return tuple(n for n in own - shown if last.get(n) == position)
+    found: dict[int, list[str]] = {}
+    for name, position in plan.last_use.items():
+        if name in own and name not in shown:
+            found.setdefault(position, []).append(name)
+    return found
 
 
 def as_buffer_view(arena: torch.UntypedStorage, buffer: Buffer, offset: int) -> torch.Tensor:
