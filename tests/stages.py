@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch._functorch.aot_autograd import aot_function
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz.capture import capture, decompositions
 from litz.compiler import compile_graph
@@ -37,10 +38,15 @@ def through_aot(
     function: Function, compiler: Callable[[torch.fx.GraphModule], Function]
 ) -> Function:
     """Functionalised and decomposed as the backend does it, then handed to `compiler`."""
+
+    def called(module: torch.fx.GraphModule, _: Any) -> Function:
+        with unset_fake_temporarily():  # as the backend does: passes compute with constants
+            return compiler(module)
+
     return aot_function(  # type: ignore[no-any-return]
         function,
-        fw_compiler=lambda module, _: compiler(module),
-        inference_compiler=lambda module, _: compiler(module),
+        fw_compiler=called,
+        inference_compiler=called,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from litz.ir.dtypes import BF16, BOOL, F32, F64, I64, DType
-from litz.ir.ops import OPS, REDUCTIONS
+from litz.ir.ops import OPS, REDUCTIONS, SCANS
 
 if TYPE_CHECKING:
     from litz.ir.program import Buffer
@@ -182,7 +182,8 @@ def reduce(kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
 
 def scan(kind: str, along: Expr, value: Expr) -> Expr:
     """The running combination of `value` up to and with the position on the axis `along`."""
-    return _node("scan", (value, along), kind, value.dtype)
+    dtype = I64 if SCANS[kind].gives_index else value.dtype
+    return _node("scan", (value, along), kind, dtype)
 
 
 def apply(name: str, *args: Expr) -> Expr:

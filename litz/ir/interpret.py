@@ -20,7 +20,7 @@ from litz.errors import IndexOutOfRange
 from litz.ir.dtypes import BF16, BOOL, DType
 from litz.ir.expr import Expr, walk
 from litz.ir.index import ZERO
-from litz.ir.ops import OPS, REDUCTIONS
+from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -279,18 +279,10 @@ def _value(node: Expr, args: list[Array], env: Environment) -> Any:
     if op == "scan":
         along = list(env.axes).index(node.args[1])
         full = np.broadcast_arrays(*args)[0]
-        return convert(_SCANS[node.attr](full, axis=along), node.dtype)
+        return convert(SCANS[node.attr].numpy(full, along), node.dtype)
     if op == "check_index":
         _check_range([args[0]], (int(args[1]),))
     return convert(np.asarray(OPS[op].numpy(*args)), node.dtype)
-
-
-_SCANS: dict[str, Callable[..., Array]] = {
-    "sum": np.cumsum,
-    "prod": np.cumprod,
-    "max": np.maximum.accumulate,
-    "min": np.minimum.accumulate,
-}
 
 
 def _load(node: Expr, args: list[Array], env: Environment) -> Array:

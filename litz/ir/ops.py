@@ -35,6 +35,16 @@ class OpSpec:
 
 
 @dataclass(frozen=True)
+class ScanSpec:
+    """`combine` is the op that joins the next element; `numpy(values, axis)` is the meaning."""
+
+    name: str
+    combine: str
+    numpy: Numpy
+    gives_index: bool = False
+
+
+@dataclass(frozen=True)
 class ReductionSpec:
     """`identity(dtype)` starts the accumulator; `numpy(values, axes)` is the meaning."""
 
@@ -254,5 +264,36 @@ REDUCTIONS: dict[str, ReductionSpec] = {
         ReductionSpec("all", "and", _over_axes(np.all)),
         ReductionSpec("argmax", "max", _arg(np.argmax, -math.inf), gives_index=True),
         ReductionSpec("argmin", "min", _arg(np.argmin, math.inf), gives_index=True),
+    )
+}
+
+
+def _last_place(extreme: Any) -> Numpy:
+    """Where the extreme so far stands: the last of equals, and the last NaN if there is one."""
+
+    def meaning(values: Any, axis: int) -> Any:
+        shape = [1] * values.ndim
+        shape[axis] = -1
+        here = np.arange(values.shape[axis]).reshape(shape)
+        reached = (values == extreme.accumulate(values, axis=axis)) | (values != values)
+        return np.maximum.accumulate(np.where(reached, here, 0), axis=axis)
+
+    return meaning
+
+
+def _accumulated(function: Any) -> Numpy:
+    return lambda values, axis: function.accumulate(values, axis=axis)
+
+
+SCANS: dict[str, ScanSpec] = {
+    row.name: row
+    for row in (
+        ScanSpec("sum", "add", _accumulated(np.add)),
+        ScanSpec("prod", "mul", _accumulated(np.multiply)),
+        ScanSpec("max", "max", _accumulated(np.maximum)),
+        ScanSpec("min", "min", _accumulated(np.minimum)),
+        ScanSpec("logsumexp", "logaddexp", _accumulated(np.logaddexp)),
+        ScanSpec("argmax", "max", _last_place(np.maximum), gives_index=True),
+        ScanSpec("argmin", "min", _last_place(np.minimum), gives_index=True),
     )
 }

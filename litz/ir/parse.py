@@ -33,7 +33,7 @@ from litz.ir.expr import (
     size,
 )
 from litz.ir.index import ZERO, product
-from litz.ir.ops import OPS, REDUCTIONS
+from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -430,7 +430,7 @@ def _qualified(form: str, kind: str, value: Expr, rest: list[Expr]) -> Expr:
     if form in _CONVERSIONS and not rest:
         return _CONVERSIONS[form](value, _known(DTYPES, kind, "type"))
     if form in ("reduce", "scan") and all(r.op == "axis" for r in rest):
-        _known(REDUCTIONS, kind, "reduction")
+        _known(REDUCTIONS if form == "reduce" else SCANS, kind, "reduction")
         if form == "reduce":
             return reduce(kind, tuple(rest), value)
         if len(rest) == 1:

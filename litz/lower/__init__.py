@@ -27,6 +27,7 @@ from litz.lower import (
     pool,
     random,
     reduce,
+    scan,
     scatter,
     search,
     special,
@@ -37,7 +38,7 @@ from litz.lower.registry import RULES, NotGenerated
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.trace import stage
 
-FAMILIES = (create, gather, join, pointwise, pool, random, reduce, scatter, search, special, view)
+FAMILIES = (create, gather, join, pointwise, pool, random, reduce, scan, scatter, search, special, view)
 
 
 @stage("lower", "loops over buffers, one rule an op family")

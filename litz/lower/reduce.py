@@ -1,4 +1,4 @@
-"""Reductions and scans: sum, mean, max, min, prod, any, all, argmax, argmin, var, cumsum.
+"""Reductions: sum, mean, max, min, prod, any, all, argmax, argmin, var.
 
 In: a view and the dimensions to reduce. Out: one loop with reduced axes (two for a variance: the
 mean first, then the squared distances from it, which is exact where one pass over squares is not).
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from litz.ir.dtypes import BOOL, DType
-from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, scan, substitute, walk
+from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, substitute, walk
 from litz.ir.index import ZERO, simplify_indices
 from litz.ir.ops import REDUCTIONS
 from litz.ir.program import Buffer
@@ -108,7 +108,7 @@ def identity(kind: str, dtype: DType) -> Expr:
     return const(values[kind], dtype)
 
 
-def _computable(x: View, like: torch.Tensor) -> None:
+def computable(x: View, like: torch.Tensor) -> None:
     if x.dtype.kind == "x" or dtype_of(like.dtype).kind == "x":
         raise NotGenerated("a type that is not generated")
 
@@ -117,7 +117,7 @@ def _lower_reduction(
     kind: str, low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False,
     **_: Any,
 ) -> View:  # fmt: skip
-    _computable(x, like)
+    computable(x, like)
     dtype = dtype_of(like.dtype)
     work = Reducer(low, x, reduced_dims(x, dim))
     return work.emit(
@@ -143,7 +143,7 @@ def _product(
 def _lower_truth(
     kind: str, low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False
 ) -> View:
-    _computable(x, like)
+    computable(x, like)
     work = Reducer(low, x, reduced_dims(x, dim))
 
     def value_at(kept: list[Expr]) -> Expr:
@@ -161,7 +161,7 @@ rule("all")(partial(_lower_truth, "all"))
 def _mean(
     low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False, **_: Any
 ) -> View:
-    _computable(x, like)
+    computable(x, like)
     dtype = dtype_of(like.dtype)
     work = Reducer(low, x, reduced_dims(x, dim))
 
@@ -176,7 +176,7 @@ def _lower_argument(
     kind: str, low: Lowering, like: torch.Tensor, x: View, dim: int | None = None,
     keepdim: bool = False,
 ) -> View:  # fmt: skip
-    _computable(x, like)
+    computable(x, like)
     work = Reducer(low, x, reduced_dims(x, dim))
     if work.count == 0:
         raise NotGenerated("the position of an extreme of nothing")
@@ -210,7 +210,7 @@ def _moments(
     low: Lowering, like: torch.Tensor, x: View, dim: Dims, correction: Any, mean: Any = None
 ) -> tuple[View, View]:
     """Variance and mean over `dim`, the mean in the type that is computed with."""
-    _computable(x, like)
+    computable(x, like)
     dtype = dtype_of(like.dtype)
     work = Reducer(low, x, reduced_dims(x, dim))
     shape = sizes(like.shape)
@@ -252,16 +252,3 @@ def _variance_and_mean(
     variance, center = _moments(low, like[0], x, dim, correction)
     mean = low.pointwise(like[1], lambda p: center.at(p))
     return [variance, mean]
-
-
-@rule("cumsum")
-def _cumulative_sum(low: Lowering, like: torch.Tensor, x: View, dim: int, **_: Any) -> View:
-    _computable(x, like)
-    dtype = dtype_of(like.dtype)
-
-    def value(p: tuple[Expr, ...]) -> Expr:
-        here = element(x, p, dtype)
-        along = p[dim % len(p)] if p else ZERO
-        return here if along is ZERO else scan("sum", along, here)
-
-    return low.pointwise(like, value)

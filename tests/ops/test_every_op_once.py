@@ -1,4 +1,4 @@
-"""Every op of torch's database once, in one dtype each: the part of the sweep that `make test` runs.
+"""Every op of torch's database once, in one dtype each: the part of the sweep in `make test`.
 
 The name of an op picks its dtype among those it supports, so that all ten are covered evenly and
 nobody chooses. `make test-ops` runs every op in every dtype.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.reductions import Reduction
+from litz.codegen.llvm.scans import Scan
 from litz.codegen.llvm.scope import I64, Scope, Scopes
 from litz.codegen.llvm.values import Values
 from litz.ir.expr import Expr, apply, cast, load, narrow, reduce, walk
@@ -174,9 +175,9 @@ class KernelEmitter:
 
     def _start_scans(self, scans: list[Expr], lanes: int) -> None:
         for node in dict.fromkeys(scans):
-            slot = Reduction(self.values, _as_reduce(node), 1, lanes)
-            slot.start()
-            self.values.accumulators[node] = slot.slots[0]
+            scan = Scan(self.values, node, lanes)
+            scan.start()
+            self.values.scans[node] = scan.step
 
     def _nest(
         self, phase: Phase, axes: list[Expr], reductions: list[Reduction], inside: list[Store],
@@ -250,8 +251,3 @@ def _combined(store: Store) -> Expr:
     there = cast(load(store.buffer, store.index), dtype.compute)
     both = apply(store.mode, there, cast(store.value, dtype.compute))
     return narrow(both, dtype)
-
-
-def _as_reduce(scan: Expr) -> Expr:
-    """A scan's accumulator starts as its reduction's does."""
-    return reduce(scan.attr, (), scan.args[0])

@@ -20,9 +20,8 @@ from litz.ir.ops import REDUCTIONS
 INDEX = Type("i64", 1)
 
 
-def identity(kind: str, dtype: DType) -> float | int:
-    """What leaves any value unchanged."""
-    name = REDUCTIONS[kind].combine
+def identity(name: str, dtype: DType) -> float | int:
+    """What the op of this name leaves any value unchanged with."""
     if name in ("add", "or"):
         return 0
     if name == "mul":
@@ -37,6 +36,13 @@ def identity(kind: str, dtype: DType) -> float | int:
     return (1 << (dtype.bits - 1)) - 1 if largest else -(1 << (dtype.bits - 1))
 
 
+def stack_slot(values: Values, kind: Type, name: str) -> Value:
+    """Stack memory in the entry block, which LLVM turns into registers."""
+    slot = Value(f"%{values.b.fresh(name)}", Type("ptr", 1))
+    values.scopes.stack[0].lines.insert(1, f"  {slot.text} = alloca {kind}")
+    return slot
+
+
 class Reduction:
     """One `reduce` node with its accumulators (and, for argmax, the positions they came from)."""
 
@@ -47,19 +53,13 @@ class Reduction:
         self.type = computed_type(self.dtype, lanes)
         self.spec = REDUCTIONS[self.kind]
         count = 1 if self.spec.gives_index else copies
-        self.slots = [self._slot(self.type, "acc") for _ in range(count)]
-        self.places = self._slot(Type("i64", lanes), "at") if self.spec.gives_index else None
-
-    def _slot(self, kind: Type, name: str) -> Value:
-        """Stack memory in the entry block, which LLVM turns into registers."""
-        b = self.values.b
-        slot = Value(f"%{b.fresh(name)}", Type("ptr", 1))
-        self.values.scopes.stack[0].lines.insert(1, f"  {slot.text} = alloca {kind}")
-        return slot
+        self.slots = [stack_slot(values, self.type, "acc") for _ in range(count)]
+        places = Type("i64", lanes)
+        self.places = stack_slot(values, places, "at") if self.spec.gives_index else None
 
     def start(self) -> None:
         b = self.values.b
-        neutral = b.constant(identity(self.kind, self.dtype), self.type)
+        neutral = b.constant(identity(self.spec.combine, self.dtype), self.type)
         for slot in self.slots:
             b.lines.append(f"  store {neutral}, {slot}")
         if self.places is not None:
@@ -75,7 +75,7 @@ class Reduction:
             self._update_place(value)
             return
         if values.mask is not None and value.type.lanes > 1:
-            neutral = b.constant(identity(self.kind, self.dtype), self.type)
+            neutral = b.constant(identity(self.spec.combine, self.dtype), self.type)
             value = b.select(values.mask, value, neutral)
         slot = self.slots[copy]
         before = b.emit(f"load {self.type}, {slot}", self.type)

@@ -7,6 +7,8 @@ expression is the same in all lanes, a vector if it is not. Example: with j0 in 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.memory import Memory
@@ -36,7 +38,7 @@ class Values:
         self.row_level = 0
         self.memory = Memory(self)
         self.wanted: set[tuple[str, str, int]] = set()  # inline math functions used
-        self.accumulators: dict[Expr, Value] = {}  # of scans
+        self.scans: dict[Expr, Callable[[Value], Value]] = {}  # each takes in one more element
         self.errors: Value | None = None
         self._facts: dict[Expr, tuple[bool, bool]] = {}
 
@@ -181,17 +183,18 @@ class Values:
         if node.op == "remainder":
             return self._remainder(dtype, args[0], args[1])
         if node.op in CALLED:
-            return self._call(node.op, dtype, args)
+            return self.call(node.op, dtype, args)
         return SPELLING[node.op](self.b, dtype, *args)
 
-    def _call(self, name: str, dtype: DType, args: list[Value]) -> Value:
+    def call(self, name: str, dtype: DType, args: list[Value]) -> Value:
+        """An op that is an inline function of the module."""
         lanes = args[0].type.lanes
         self.wanted.add((name, dtype.name, lanes))
         return self.b.call(math.symbol(name, dtype.name, lanes), args[0].type, *args)
 
     def _remainder(self, dtype: DType, x: Value, y: Value) -> Value:
         b = self.b
-        rest = self._call("fmod", dtype, [x, y])
+        rest = self.call("fmod", dtype, [x, y])
         crossed = b.bit_and(
             b.compare("one", rest, 0.0),
             b.bit_xor(b.compare("olt", rest, 0.0), b.compare("olt", y, 0.0)),
@@ -211,14 +214,8 @@ class Values:
         return Value(f"<{numbers}>" if self.lanes > 1 else "0", wide)
 
     def _scan(self, node: Expr) -> Value:
-        slot = self.accumulators[node]
         value = self.value(node.args[0])
-        value = self.spread(value) if self.varies(node) else value
-        before = self.b.emit(f"load {value.type}, {slot}", value.type)
-        op = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[node.attr]
-        after = SPELLING[op](self.b, node.dtype, before, value)
-        self.b.lines.append(f"  store {after}, {slot}")
-        return after
+        return self.scans[node](self.spread(value) if self.varies(node) else value)
 
     # -- errors ------------------------------------------------------------------------------
 

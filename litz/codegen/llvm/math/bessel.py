@@ -11,7 +11,7 @@ import math
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.exponential import exp
 from litz.codegen.llvm.math.logarithm import log
-from litz.codegen.llvm.math.special_coefficients import SPECIAL
+from litz.codegen.llvm.math.bessel_coefficients import BESSEL
 from litz.codegen.llvm.math.trigonometric import cos, sin
 
 _FAR = 8.0  # where the expansions in 1 / x begin
@@ -22,11 +22,12 @@ _K_FAR = 2.0
 
 
 def _scaled_i(b: Builder, x: Value, order: int) -> Value:
-    """exp(-|x|) P(x^2) (times x for order 1), then Q(1 / |x|) / sqrt(|x|)."""
+    """exp(-|x|) P(x^2) (times x for order 1), then Q(16 / |x| - 1) / sqrt(|x|)."""
     a = b.abs(x)
-    near = b.mul(exp(b, b.neg(a)), b.horner(b.mul(a, a), SPECIAL[f"i{order}"]))
+    near = b.mul(exp(b, b.neg(a)), b.horner(b.mul(a, a), BESSEL[f"i{order}"]))
     near = near if order == 0 else b.mul(near, a)
-    far = b.div(b.horner(b.div(1.0, a), SPECIAL[f"i{order}_far"]), b.sqrt(a))
+    u = b.sub(b.div(2 * _FAR, a), 1.0)
+    far = b.div(b.horner(u, BESSEL[f"i{order}_far"]), b.sqrt(a))
     result = b.select(b.compare("ogt", a, _FAR), far, near)
     return result if order == 0 else b.copysign(result, x)
 
@@ -42,7 +43,7 @@ def i1e(b: Builder, x: Value) -> Value:
 def _scaled_k(b: Builder, x: Value, near: Value, order: int) -> Value:
     """exp(x) times what holds near zero, then Q((x - 1) / (x + 1)) / sqrt(x)."""
     t = b.div(b.sub(x, 1.0), b.add(x, 1.0))
-    far = b.div(b.horner(t, SPECIAL[f"k{order}_far"]), b.sqrt(x))
+    far = b.div(b.horner(t, BESSEL[f"k{order}_far"]), b.sqrt(x))
     far = b.select(b.compare("oeq", x, math.inf), 0.0, far)
     result = b.select(b.compare("ogt", x, _K_FAR), far, b.mul(near, exp(b, x)))
     result = b.select(b.compare("oeq", x, 0.0), math.inf, result)
@@ -52,16 +53,16 @@ def _scaled_k(b: Builder, x: Value, near: Value, order: int) -> Value:
 def k0e(b: Builder, x: Value) -> Value:
     """K0 = P(x^2) - log(x / 2) I0."""
     z = b.mul(x, x)
-    i0 = b.horner(z, SPECIAL["i0"])
-    near = b.fma(b.neg(log(b, b.mul(x, 0.5))), i0, b.horner(z, SPECIAL["k0"]))
+    i0 = b.horner(z, BESSEL["i0"])
+    near = b.fma(b.neg(log(b, b.mul(x, 0.5))), i0, b.horner(z, BESSEL["k0"]))
     return _scaled_k(b, x, near, 0)
 
 
 def k1e(b: Builder, x: Value) -> Value:
     """K1 = 1 / x + x P(x^2) + log(x / 2) I1."""
     z = b.mul(x, x)
-    i1 = b.horner(z, SPECIAL["i1"])  # over x
-    rest = b.fma(log(b, b.mul(x, 0.5)), i1, b.horner(z, SPECIAL["k1"]))
+    i1 = b.horner(z, BESSEL["i1"])  # over x
+    rest = b.fma(log(b, b.mul(x, 0.5)), i1, b.horner(z, BESSEL["k1"]))
     return _scaled_k(b, x, b.fma(x, rest, b.div(1.0, x)), 1)
 
 
@@ -69,7 +70,7 @@ def k1e(b: Builder, x: Value) -> Value:
 
 
 def _centred(b: Builder, x: Value, name: str) -> Value:
-    return b.horner(b.fma(b.mul(x, x), 1 / 32, -1.0), SPECIAL[name])
+    return b.horner(b.fma(b.mul(x, x), 1 / 32, -1.0), BESSEL[name])
 
 
 def _waves(b: Builder, x: Value, order: int) -> tuple[Value, Value]:
@@ -80,8 +81,8 @@ def _waves(b: Builder, x: Value, order: int) -> tuple[Value, Value]:
     """
     inverse = b.div(1.0, x)
     z = b.mul(inverse, inverse)
-    p = b.horner(z, SPECIAL[f"wave{order}_p"])
-    q = b.mul(inverse, b.horner(z, SPECIAL[f"wave{order}_q"]))
+    p = b.horner(z, BESSEL[f"wave{order}_p"])
+    q = b.mul(inverse, b.horner(z, BESSEL[f"wave{order}_q"]))
     cosine, sine = cos(b, x), sin(b, x)
     rise, fall = b.add(sine, cosine), b.sub(sine, cosine)
     if order == 1:
@@ -132,7 +133,7 @@ def y1(b: Builder, x: Value) -> Value:
 
 # -- the Airy function -----------------------------------------------------------------------
 
-_AIRY_WAVE, _AIRY_DECAY = -3.5, 2.0
+_AIRY_WAVE, _AIRY_DECAY = -3.5, 1.0
 
 
 def airy_ai(b: Builder, x: Value) -> Value:
@@ -145,13 +146,15 @@ def airy_ai(b: Builder, x: Value) -> Value:
     zeta = b.mul(b.mul(a, root), 2 / 3)
     inverse = b.div(1.0, zeta)
     fourth = b.sqrt(root)
-    decay = b.mul(exp(b, b.neg(zeta)), b.horner(inverse, SPECIAL["airy_decay"]))
+    ratio = b.div(b.sub(zeta, 1.0), b.add(zeta, 1.0))
+    decay = b.mul(exp(b, b.neg(zeta)), b.horner(ratio, BESSEL["airy_decay"]))
     decay = b.mul(b.div(decay, fourth), 0.5 / math.sqrt(math.pi))
     z = b.mul(inverse, inverse)
-    p = b.horner(z, SPECIAL["airy_wave_p"])
-    q = b.mul(inverse, b.horner(z, SPECIAL["airy_wave_q"]))
+    p = b.horner(z, BESSEL["airy_wave_p"])
+    q = b.mul(inverse, b.horner(z, BESSEL["airy_wave_q"]))
     cosine, sine = cos(b, zeta), sin(b, zeta)
     wave = b.fma(p, b.add(sine, cosine), b.mul(q, b.sub(sine, cosine)))
     wave = b.mul(b.div(wave, fourth), math.sqrt(0.5 / math.pi))
-    result = b.select(b.compare("ogt", x, _AIRY_DECAY), decay, b.horner(x, SPECIAL["airy"]))
+    middle = b.horner(b.fma(x, 1 / 2.25, 1.25 / 2.25), BESSEL["airy"])
+    result = b.select(b.compare("ogt", x, _AIRY_DECAY), decay, middle)
     return b.select(b.compare("olt", x, _AIRY_WAVE), wave, result)

@@ -10,7 +10,7 @@ import math
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
 from litz.codegen.llvm.math.exponential import exp, exp_of
-from litz.codegen.llvm.math.special_coefficients import SPECIAL
+from litz.codegen.llvm.math.error_coefficients import ERROR
 from litz.codegen.llvm.math.wide import exp2_wide, narrow, widen
 
 # Where the series around zero ends, and where erf rounds to one.
@@ -44,7 +44,7 @@ def erfcx(b: Builder, x: Value) -> Value:
     """
     a = b.abs(x)
     t = b.div(b.sub(a, 4.0), b.add(a, 4.0))
-    positive = b.div(b.horner(t, SPECIAL["erfcx"]), b.add(a, 0.5))
+    positive = b.div(b.horner(t, ERROR["erfcx"]), b.add(a, 0.5))
     positive = b.select(b.compare("oeq", a, math.inf), 0.0, positive)
     square = b.mul(x, x)
     gauss = exp(b, square)

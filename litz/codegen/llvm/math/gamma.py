@@ -11,7 +11,7 @@ import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.math.exponential import exp
 from litz.codegen.llvm.math.logarithm import log
-from litz.codegen.llvm.math.special_coefficients import SPECIAL
+from litz.codegen.llvm.math.gamma_coefficients import GAMMA
 
 _STIRLING = 3.5  # from here on lgamma is its asymptotic series, made to fit
 _DIGAMMA_FAR = 4
@@ -42,7 +42,7 @@ def lgamma(b: Builder, x: Value) -> Value:
     reflected = b.compare("olt", x, -0.5)
     positive = _lgamma_right(b, b.select(reflected, b.neg(x), x))
     r = _fraction(b, x)
-    sine = b.mul(r, b.horner(b.mul(r, r), SPECIAL["sin_pi"]))
+    sine = b.mul(r, b.horner(b.mul(r, r), GAMMA["sin_pi"]))
     size = log(b, b.div(math.pi, b.abs(b.mul(x, sine))))
     result = b.select(reflected, b.sub(size, positive), positive)
     pole = b.bit_and(reflected, b.compare("oeq", r, 0.0))
@@ -59,7 +59,7 @@ def _lgamma_right(b: Builder, x: Value) -> Value:
     far = b.compare("oge", x, _STIRLING)
     n = b.intrinsic("rint", x)
     t = b.sub(x, n)
-    near = b.mul(t, b.horner(t, SPECIAL["lgamma"]))
+    near = b.mul(t, b.horner(t, GAMMA["lgamma"]))
     of = b.select(b.compare("olt", n, 2.0), x, b.constant(1.0))
     of = b.select(b.compare("olt", n, 1.0), b.mul(b.abs(x), b.add(x, 1.0)), of)
     of = b.select(b.compare("ogt", n, 2.0), b.sub(x, 1.0), of)
@@ -67,7 +67,7 @@ def _lgamma_right(b: Builder, x: Value) -> Value:
     logarithm = log(b, of)
     near = b.add(near, b.select(b.compare("olt", n, 2.0), b.neg(logarithm), logarithm))
     inverse = b.div(1.0, x)
-    rest = b.mul(inverse, b.horner(b.mul(inverse, inverse), SPECIAL["lgamma_far"]))
+    rest = b.mul(inverse, b.horner(b.mul(inverse, inverse), GAMMA["lgamma_far"]))
     rest = b.add(rest, (math.log(2 * math.pi) - 1) / 2)
     stirling = b.fma(b.sub(x, 0.5), b.sub(logarithm, 1.0), rest)
     return b.select(far, stirling, near)
@@ -78,7 +78,7 @@ def digamma(b: Builder, x: Value) -> Value:
     reflected = b.compare("olt", x, 0.0)
     positive = _digamma_right(b, b.select(reflected, b.sub(1.0, x), x))
     r = _fraction(b, x)
-    cotangent = b.fma(b.neg(r), b.horner(b.mul(r, r), SPECIAL["cot_pi"]), b.div(1.0, r))
+    cotangent = b.fma(b.neg(r), b.horner(b.mul(r, r), GAMMA["cot_pi"]), b.div(1.0, r))
     result = b.select(reflected, b.sub(positive, cotangent), positive)
     pole = b.bit_and(reflected, b.compare("oeq", r, 0.0))
     return b.select(pole, math.nan, result)
@@ -97,7 +97,7 @@ def _digamma_right(b: Builder, x: Value) -> Value:
         x = b.select(small, b.add(x, 1.0), x)
     inverse = b.div(1.0, x)
     z = b.mul(inverse, inverse)
-    rest = b.fma(z, b.horner(z, SPECIAL["digamma_far"]), b.mul(inverse, 0.5))
+    rest = b.fma(z, b.horner(z, GAMMA["digamma_far"]), b.mul(inverse, 0.5))
     return b.sub(b.sub(log(b, x), rest), b.div(top, bottom))
 
 

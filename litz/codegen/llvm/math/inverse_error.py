@@ -10,21 +10,21 @@ import math
 
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.logarithm import log
-from litz.codegen.llvm.math.special_coefficients import SPECIAL
+from litz.codegen.llvm.math.error_coefficients import ERROR
 
 _MIDDLE = 0.5  # the largest x^2 for which erfinv(x) is x P(x^2)
 _CENTRE = 4.0  # of the ratio in which the tail is a polynomial
 
 
 def _middle(b: Builder, x: Value, square: Value) -> Value:
-    return b.mul(x, b.horner(square, SPECIAL["erfinv"]))
+    return b.mul(x, b.horner(square, ERROR["erfinv"]))
 
 
 def _tail(b: Builder, p: Value) -> Value:
     """-ndtri(p) for small p: r T((r - 4) / (r + 4)), r = sqrt(-2 log p)."""
     r = b.sqrt(b.mul(log(b, p), -2.0))
     t = b.div(b.sub(r, _CENTRE), b.add(r, _CENTRE))
-    result = b.mul(r, b.horner(t, SPECIAL["normal_tail"]))
+    result = b.mul(r, b.horner(t, ERROR["normal_tail"]))
     return b.select(b.compare("oeq", p, 0.0), math.inf, result)
 
 

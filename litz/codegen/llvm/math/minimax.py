@@ -216,7 +216,7 @@ from __future__ import annotations
 
 
 def _row(key: str, values: Sequence[object], comment: str = "") -> str:
-    body = "".join(f"        {value!r},\n" for value in values)
+    body = "".join(f"        {value!r},\n".replace("e+", "e") for value in values)
     return f"    {key}: ({comment}\n{body}    ),\n"
 
 

@@ -1,8 +1,8 @@
 """Which polynomials the special functions are made of, and where each one holds.
 
-In: nothing. Out: `FITS`, rows for `minimax.py`. All are of f64: f32 goes through it. Like
-`minimax.py` it is a workbench: `python -m litz.codegen.llvm.math.special_fits >
-special_coefficients.py` (some minutes) writes the table that the compiler reads.
+In: nothing. Out: `FITS`, rows for `minimax.py` by family. All are of f64: f32 goes through it. Like
+`minimax.py` it is a workbench: `python -m litz.codegen.llvm.math.special_fits gamma >
+gamma_coefficients.py` writes a table that the compiler reads (`bessel` takes some minutes).
 
 A weight of 1 keeps the absolute error of the polynomial small: of functions with zeros, whose
 relative error there is that of their argument.
@@ -10,6 +10,7 @@ relative error there is that of their argument.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,10 +20,10 @@ from litz.codegen.llvm.math.minimax import Fit, Real, coefficients_at_once, poly
 
 _TINY = 1e-24  # stands for zero where a target divides by its argument
 
-HEADER = '''"""Coefficients of the special functions, written by `special_fits.py`: edit that.
+HEADER = '''"""Coefficients of a family of special functions, written by `special_fits.py`: edit that.
 
-In: nothing. Out: `SPECIAL[name]`, a polynomial, its lowest power first; the comment is the largest
-error that it alone leaves in the result. Example: `SPECIAL["sin_pi"]` is S in sin(pi r) = r S(r^2).
+In: nothing. Out: polynomials by name, each with its lowest power first; the comment is the largest
+error that it alone leaves in the result. `special_fits.py` says of what and where they are.
 """
 
 from __future__ import annotations
@@ -101,7 +102,12 @@ ERROR = [
 
 
 def _growing(order: int) -> Real:
-    return lambda x: mp.sqrt(x) * mp.exp(-x) * mp.besseli(order, x)
+    """Of u = 16 / x - 1 for x >= 8."""
+
+    def scaled(x: Any) -> Any:
+        return mp.sqrt(x) * mp.exp(-x) * mp.besseli(order, x)
+
+    return lambda u: scaled(16 / (u + 1))
 
 
 def _decaying(order: int) -> Real:
@@ -161,8 +167,8 @@ def _wave(order: int) -> list[Fit]:
 BESSEL = [
     Fit("i0", "f64", 15, _TINY, 64.0, *_relative(_of_root(lambda x: mp.besseli(0, x)))),
     Fit("i1", "f64", 14, _TINY, 64.0, *_relative(_of_root(lambda x: mp.besseli(1, x) / x))),
-    Fit("i0_far", "f64", 25, _TINY, 0.125, *_relative(_of_inverse(_growing(0)))),
-    Fit("i1_far", "f64", 25, _TINY, 0.125, *_relative(_of_inverse(_growing(1)))),
+    Fit("i0_far", "f64", 25, -1.0, 1.0, *_relative(_growing(0))),
+    Fit("i1_far", "f64", 25, -1.0, 1.0, *_relative(_growing(1))),
     Fit("k0", "f64", 9, _TINY, 4.0, *_absolute(_of_root(_k0_rest))),
     Fit("k1", "f64", 8, _TINY, 4.0, *_absolute(_of_root(_k1_rest))),
     Fit("k0_far", "f64", 18, 1 / 3, 1.0, *_relative(_of_ratio(1, _decaying(0)))),
@@ -172,6 +178,11 @@ BESSEL = [
 ]
 
 # -- the Airy function -----------------------------------------------------------------------
+
+
+def _airy_middle(u: Any) -> Any:
+    """For -3.5 <= x <= 1."""
+    return mp.airyai(2.25 * u - 1.25)
 
 
 def _airy_decay(zeta: Any) -> Any:
@@ -190,26 +201,30 @@ def _airy_wave(zeta: Any) -> tuple[Any, Any]:
 
 
 AIRY = [
-    Fit("airy", "f64", 29, -3.5, 2.0, mp.airyai, lambda x: 1 / mp.airyai(max(x, mp.mpf(0)))),
-    Fit("airy_decay", "f64", 23, _TINY, 0.53033008589, *_relative(_of_inverse(_airy_decay))),
+    Fit("airy", "f64", 27, -1.0, 1.0, _airy_middle, lambda u: 1 / _airy_middle(max(u, mp.mpf(0)))),
+    Fit("airy_decay", "f64", 24, -0.2, 1.0, *_relative(_of_ratio(1, _airy_decay))),
     Fit("airy_wave_p", "f64", 18, _TINY, 0.0525, *_relative(_of_inverse(_of_root(
         lambda zeta: _airy_wave(zeta)[0])))),
     Fit("airy_wave_q", "f64", 18, _TINY, 0.0525, _of_inverse(_of_root(
         lambda zeta: _airy_wave(zeta)[1] * zeta)), mp.sqrt),
 ]  # fmt: skip
 
-FITS: list[Fit] = [*GAMMA, *ERROR, *BESSEL, *AIRY]
+FITS: dict[str, list[Fit]] = {
+    "gamma": GAMMA,
+    "error": ERROR,
+    "bessel": [*BESSEL, *AIRY],
+}
 
 
-def main() -> None:
-    """Print `special_coefficients.py`."""
+def main(family: str) -> None:
+    """Print the table of one family."""
     mp.mp.dps = 80
     print(HEADER)
-    print("SPECIAL: dict[str, tuple[float, ...]] = {")
-    text = polynomials_text(FITS, lambda fit: f'"{fit.name}"', coefficients_at_once)
+    print(f"{family.upper()}: dict[str, tuple[float, ...]] = {{")
+    text = polynomials_text(FITS[family], lambda fit: f'"{fit.name}"', coefficients_at_once)
     print(text, end="")
     print("}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

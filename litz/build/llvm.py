@@ -1,0 +1,120 @@
+"""LLVM in process: IR text to an object, an object into memory.
+
+In: LLVM IR text. Out: an ELF object as bytes, and addresses of its functions once loaded. A target
+machine handed to an execution engine belongs to it, so each engine gets one of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import torch
+
+from litz.errors import InternalError
+from litz.ir.source import Binary
+from litz.target import Target
+from litz.trace import Trace
+
+
+@cache
+def _start() -> None:
+    """Initialise LLVM once and let it see torch's OpenMP and libm."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    for name in ("GOMP_parallel", "omp_get_max_threads", "omp_get_thread_num",
+                 "omp_get_num_threads"):  # fmt: skip
+        llvm.add_symbol(name, _openmp_symbol(name))
+
+
+# Without an OpenMP library every kernel runs on the calling thread.
+_ONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
+
+
+def _openmp_symbol(name: str) -> int:
+    for library in _openmp_libraries():
+        try:
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        except AttributeError:
+            continue
+    return ctypes.cast(_ONE, ctypes.c_void_p).value or 0
+
+
+@cache
+def _openmp_libraries() -> list[ctypes.CDLL]:
+    """The OpenMP torch itself loaded: bundled beside it, or found by the process."""
+    found = sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))
+    return [ctypes.CDLL(str(p)) for p in found] + [ctypes.CDLL(None)]
+
+
+def _machine(target: Target, level: int) -> llvm.TargetMachine:
+    kind = llvm.Target.from_triple(target.triple)
+    return kind.create_target_machine(
+        cpu=target.name, features=",".join(target.features), opt=level, reloc="pic",
+        codemodel="small",
+    )  # fmt: skip
+
+
+def compile_object(text: str, target: Target, level: int, trace: Trace) -> bytes:
+    """Parse, check, optimise, assemble."""
+    _start()
+    trace.note(6, "LLVM IR", text)
+    with trace.span("parse"):
+        try:
+            module = llvm.parse_assembly(text)
+            module.verify()
+        except RuntimeError as error:
+            raise InternalError(f"LLVM rejects the generated code: {error}") from error
+        module.triple = target.triple
+    machine = _machine(target, level)
+    with trace.span("optimise"):
+        _optimise(module, machine, level)
+    trace.note(6, "assembly", lambda: machine.emit_assembly(module))
+    with trace.span("assemble"):
+        return bytes(machine.emit_object(module))
+
+
+def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -> None:
+    """A short pipeline: lanes, unrolling and code motion are ours, so little is left to do.
+
+    LLVM's own -O2 takes ten times as long for the same speed of kernels; level 3 runs it (without
+    its vectorisers) for whoever wants to see. Level 0 runs nothing but inlining, which is needed.
+    """
+    options = llvm.create_pipeline_tuning_options(speed_level=min(level, 3))
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    if level == 3:
+        builder.getModulePassManager().run(module, builder)
+        return
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    if level >= 1:
+        passes.add_sroa_pass()  # accumulators from stack memory into registers
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+    if level >= 2:
+        passes.add_new_gvn_pass()  # the same address is computed once
+        passes.add_loop_rotate_pass()
+        passes.add_loop_unroll_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_aggressive_dce_pass()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.run(module, builder)
+
+
+def load_object(code: bytes, names: list[str]) -> Binary:
+    """Put an object into memory and look its functions up."""
+    _start()
+    target = llvm.Target.from_default_triple()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target.create_target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    address = {name: engine.get_function_address(name) for name in names}
+    missing = [name for name, at in address.items() if not at]
+    if missing:
+        raise InternalError(f"the compiled object lacks {', '.join(missing)}")
+    return Binary(address, code, engine)

@@ -1,0 +1,1 @@
+BESSEL: dict[str, tuple[float, ...]] = {}

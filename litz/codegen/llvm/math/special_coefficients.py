@@ -1,1 +1,0 @@
-SPECIAL: dict[str, tuple[float, ...]] = {}
