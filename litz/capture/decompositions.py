@@ -40,9 +40,9 @@ TAKEN_APART = (
     aten.elu,
     aten.hardtanh,
     aten.leaky_relu,
+    aten.rrelu_with_noise_backward,
     aten.linalg_vector_norm,
     aten.dist,
-    aten.grid_sampler_2d,
     aten.tril_indices,
     aten.triu_indices,
 )
@@ -54,7 +54,8 @@ COPIED_VIEWS = """
 """
 
 # Kept whole: attention and batched products are ATen's (or a template's); eager's random numbers
-# come from eager's ops; squeezing a product into sums of products would lose the GEMM.
+# come from eager's ops; squeezing a product into sums of products would lose the GEMM; what has a
+# rule of its own is one loop, where torch's decomposition is dozens.
 KEPT_WHOLE = (
     aten._scaled_dot_product_flash_attention_for_cpu,
     aten.baddbmm,
@@ -63,6 +64,16 @@ KEPT_WHOLE = (
     aten.clamp,
     aten.masked_scatter,
     aten.select_scatter,
+    aten._unsafe_index,
+    aten.reflection_pad1d,
+    aten.reflection_pad2d,
+    aten.reflection_pad3d,
+    aten.reflection_pad1d_backward,
+    aten.reflection_pad2d_backward,
+    aten.reflection_pad3d_backward,
+    aten.replication_pad1d,
+    aten.replication_pad2d,
+    aten.replication_pad3d,
 )
 
 

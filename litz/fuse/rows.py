@@ -9,12 +9,13 @@ between them never leaves the cache. Example: in `m[i0] = max over r1 of x[i0, r
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, integer, substitute, walk
 from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify, to_poly
-from litz.ir.program import Buffer, Loop, exprs_of, loads
+from litz.ir.program import Buffer, Loop
 
 
 @dataclass(frozen=True)
@@ -42,50 +43,39 @@ def align(loops: list[Loop]) -> list[Member] | Misfit:
     rows = _row_count(loops)
     if isinstance(rows, Misfit):
         return rows
-    makers = {loop.stores[0].buffer: k for k, loop in enumerate(loops)}
+    links = _Links(loops)
     members: dict[int, Member] = {}
     anchor = next((k for k, loop in enumerate(loops) if is_sequential(loop)), 0)
     members[anchor] = _anchored(loops[anchor])
-    pending = [k for k in range(len(loops)) if k != anchor]
-    while pending:
-        progress = False
-        for k in list(pending):
-            found = _linked(loops, k, members, makers)
-            if isinstance(found, Misfit):
-                return found
-            if found is not None:
-                members[k], progress = found, True
-                pending.remove(k)
-        if not progress:
-            free = pending.pop(0)
-            found = _leading(loops[free], rows)
-            if isinstance(found, Misfit):
-                return found
-            members[free] = found
+    near = list(links.neighbours[anchor])
+    unplaced = dict.fromkeys(range(len(loops)))
+    while len(members) < len(loops):
+        if near:
+            k = near.pop(0)
+            found = None if k in members else links.divided(k, members)
+        else:
+            while (k := next(iter(unplaced))) in members:
+                del unplaced[k]
+            found = _leading(loops[k], rows)
+        if isinstance(found, Misfit):
+            return found
+        if found is not None:
+            members[k] = found
+            near += links.neighbours[k]
     ordered = [members[k] for k in range(len(loops))]
-    return _checked(ordered, rows, makers)
+    return _checked(ordered, rows, links.makers)
 
 
 def is_sequential(loop: Loop) -> bool:
     """Reductions, scans and scatters run along some axes in order; their other axes are rows."""
-    return bool(loop.reduced) or bool(ordered_axes(loop))
-
-
-def ordered_axes(loop: Loop) -> tuple[Expr, ...]:
-    """Parallel axes that run in order: that of a scan, and those along which stores may meet."""
-    store = loop.stores[0]
-    ordered = {node.args[1] for node in walk(store.value) if node.op == "scan"}
-    if store.scatters:
-        ordered |= set(loop.axes) - store.separate
-    return tuple(a for a in loop.axes if a in ordered)
+    return bool(loop.reduced or loop.ordered)
 
 
 def _anchored(loop: Loop) -> Member:
     if not is_sequential(loop):
         return Member(loop, loop.axes, ())
-    ordered = ordered_axes(loop)
-    outer = tuple(a for a in loop.axes if a not in ordered)
-    return Member(loop, outer, loop.reduced + ordered)
+    outer = tuple(a for a in loop.axes if a not in loop.ordered)
+    return Member(loop, outer, loop.reduced + loop.ordered)
 
 
 def extent_of(axes: tuple[Expr, ...]) -> int:
@@ -110,20 +100,30 @@ def _row_count(loops: list[Loop]) -> int | Misfit:
 # -- following reads from loop to loop -------------------------------------------------------
 
 
-def _linked(
-    loops: list[Loop], k: int, members: dict[int, Member], makers: dict[Buffer, int]
-) -> Member | Misfit | None:
-    """Divide loop k by what it reads from, or gives to, a loop already divided."""
-    loop = loops[k]
-    for node in loads(*exprs_of(loop)):
-        maker = makers.get(node.buffer)
-        if maker is not None and maker in members:
-            return _as_reader(loop, node, members[maker])
-    for j, member in members.items():
-        for node in loads(*exprs_of(member.loop)):
-            if node.buffer == loop.stores[0].buffer and j != k:
-                return _as_producer(loop, node, member)
-    return None
+class _Links:
+    """Which loops read each other's results, and where."""
+
+    def __init__(self, loops: list[Loop]) -> None:
+        self.loops = loops
+        self.makers = {loop.stores[0].buffer: k for k, loop in enumerate(loops)}
+        self.readers: dict[int, list[tuple[int, Expr]]] = defaultdict(list)
+        self.neighbours: dict[int, dict[int, None]] = defaultdict(dict)
+        for k, loop in enumerate(loops):
+            for node in loop.loads:
+                maker = self.makers.get(node.buffer, k)
+                if maker != k:
+                    self.readers[maker].append((k, node))
+                    self.neighbours[maker][k] = self.neighbours[k][maker] = None
+
+    def divided(self, k: int, members: dict[int, Member]) -> Member | Misfit:
+        """Loop k divided by what it reads from, or gives to, a loop already divided."""
+        loop = self.loops[k]
+        for node in loop.loads:
+            maker = self.makers.get(node.buffer, k)
+            if maker != k and maker in members:
+                return _as_reader(loop, node, members[maker])
+        j, node = next((j, node) for j, node in self.readers[k] if j in members)
+        return _as_producer(loop, node, members[j])
 
 
 def _row_of_load(node: Expr, maker: Member) -> Expr:
@@ -247,7 +247,7 @@ def _checked(members: list[Member], rows: int, makers: dict[Buffer, int]) -> lis
     for member in members:
         if extent_of(member.outer) != rows:
             return Misfit(f"{extent_of(member.outer)} rows beside {rows}")
-        for node in loads(*exprs_of(member.loop)):
+        for node in member.loop.loads:
             maker = makers.get(node.buffer)
             if maker is None:
                 continue

@@ -163,7 +163,8 @@ def _rebased(tensor: torch.Tensor, storages: dict[int, torch.Tensor]) -> torch.T
         storage = tensor.untyped_storage()
         flat = torch.empty(0, dtype=tensor.dtype)
         flat = flat.set_(storage, 0, (storage.nbytes() // tensor.itemsize,))  # type: ignore
-        storages[key] = flat.double() if flat.is_floating_point() else flat.clone()
+        wide = torch.float64 if flat.is_floating_point() else flat.dtype
+        storages[key] = flat.to(wide, copy=True)
     base = storages[key]
     return base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.fx
+from functorch.compile import make_boxed_func
 from torch._functorch.aot_autograd import aot_function
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -55,6 +56,19 @@ class Compiled:
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
             return list(self.traced(*inputs))
+
+
+def traced(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What AOTAutograd's graph gives when eager runs it: torch's own part, without ours."""
+
+    def keep(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        return make_boxed_func(module.forward)
+
+    run = aot_function(
+        function, fw_compiler=keep, inference_compiler=keep, keep_inference_input_mutations=True
+    )
+    with torch.no_grad():
+        return list(run(*inputs))
 
 
 def interpreted(graph: CompiledGraph, args: list[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from litz.ir.philox import random_bits
-from litz.ir.special import SPECIAL
+from litz.ir.special import POLYNOMIALS, SPECIAL
 
 Numpy = Callable[..., Any]
 
@@ -212,6 +212,7 @@ _ROWS = [
     _unary("ndtri", 80, SPECIAL["ndtri"]),
     *(_unary(name, 60, SPECIAL[name]) for name in ("i0e", "i1e", "k0e", "k1e")),
     *(_unary(name, 80, SPECIAL[name]) for name in ("j0", "j1", "y0", "y1", "airy_ai")),
+    *(_binary(name, 100, meaning, floats=True) for name, meaning in POLYNOMIALS.items()),
     # comparison and choice
     _compare("eq", np.equal),
     _compare("ne", np.not_equal),

@@ -92,6 +92,19 @@ class Loop:
     def writes(self) -> list[Buffer]:
         return _writes_of(self.stores)
 
+    @cached_property
+    def loads(self) -> list[Expr]:
+        return loads(*exprs_of(self))
+
+    @cached_property
+    def ordered(self) -> tuple[Expr, ...]:
+        """Parallel axes that run in order: a scan's, and those along which stores may meet."""
+        (store,) = self.stores
+        ordered = {node.args[1] for node in walk(store.value) if node.op == "scan"}
+        if store.scatters:
+            ordered |= set(self.axes) - store.separate
+        return tuple(a for a in self.axes if a in ordered)
+
 
 @dataclass(frozen=True)
 class ViewArg:

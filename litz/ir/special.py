@@ -18,7 +18,7 @@ Numpy = Callable[..., Any]
 _BITS = 90  # more than a float64 has, so that its rounding is the only one
 
 
-def _elementwise(function: Callable[..., float]) -> Numpy:
+def _elementwise(function: Callable[..., Any]) -> Numpy:
     """`function` of Python floats as one of arrays, in the type of the first; NaN stays NaN."""
 
     def one(*operands: float) -> float:
@@ -39,17 +39,17 @@ def _is_pole(x: float) -> bool:
     return x <= 0 and (math.isinf(x) or x == math.floor(x))
 
 
-def _lgamma(x: float) -> float:
+def _lgamma(x: float) -> Any:
     return math.inf if _is_pole(x) or math.isinf(x) else mp.loggamma(mp.mpf(x)).real
 
 
-def _digamma(x: float) -> float:
+def _digamma(x: float) -> Any:
     if x == 0:
         return -math.copysign(math.inf, x)
     return math.nan if _is_pole(x) else math.inf if math.isinf(x) else mp.psi(0, x)
 
 
-def _zeta(s: float, q: float) -> float:
+def _zeta(s: float, q: float) -> Any:
     """Where q is negative, the sum is over whole powers of what may be negative."""
     if s <= 1:
         return math.inf if s == 1 else math.nan
@@ -58,20 +58,23 @@ def _zeta(s: float, q: float) -> float:
     if math.isinf(s) or math.isinf(q):
         return math.inf if q < 1 else float(q == 1)
     if q > 0:
-        return mp.zeta(s, q)
+        # mpmath's error is absolute: what is small needs more bits.
+        with mp.extraprec(int(s * math.log2(q + 2))):
+            return mp.zeta(s, q)
     if s != math.floor(s):
         return math.nan
     below = math.ceil(-q)
-    return mp.zeta(s, q + mp.mpf(below)) + mp.fsum((mp.mpf(q) + k) ** -int(s) for k in range(below))
+    left = mp.fsum((mp.mpf(q) + k) ** -int(s) for k in range(below))
+    return left + mp.zeta(s, mp.mpf(q) + below)
 
 
-def _erfinv(x: float) -> float:
+def _erfinv(x: float) -> Any:
     if abs(x) >= 1:
         return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
     return mp.erfinv(mp.mpf(x))
 
 
-def _ndtri(p: float) -> float:
+def _ndtri(p: float) -> Any:
     """Newton's steps, on the side on which p is small."""
     if p <= 0 or p >= 1:
         return -math.inf if p == 0 else math.inf if p == 1 else math.nan
@@ -80,19 +83,19 @@ def _ndtri(p: float) -> float:
     for _ in range(60):
         step = (mp.ncdf(-x) - small) / mp.npdf(x)
         x += step
-        if abs(step) <= abs(x) * mp.mpf(2) ** (5 - _BITS):
+        if abs(step) <= abs(x) * mp.eps * 32:
             break
     return -x if p < 0.5 else x
 
 
-def _erfcx(x: float) -> float:
+def _erfcx(x: float) -> Any:
     if math.isinf(x):
         return 0.0 if x > 0 else math.inf
     return mp.exp(mp.mpf(x) ** 2) * mp.erfc(x)
 
 
-def _scaled_i(order: int) -> Callable[[float], float]:
-    def meaning(x: float) -> float:
+def _scaled_i(order: int) -> Callable[[float], Any]:
+    def meaning(x: float) -> Any:
         if math.isinf(x):
             return math.copysign(0.0, x) if order else 0.0
         return mp.besseli(order, x) * mp.exp(-abs(mp.mpf(x)))
@@ -100,8 +103,8 @@ def _scaled_i(order: int) -> Callable[[float], float]:
     return meaning
 
 
-def _scaled_k(order: int) -> Callable[[float], float]:
-    def meaning(x: float) -> float:
+def _scaled_k(order: int) -> Callable[[float], Any]:
+    def meaning(x: float) -> Any:
         if x <= 0:
             return math.inf if x == 0 else math.nan
         return 0.0 if math.isinf(x) else mp.besselk(order, x) * mp.exp(mp.mpf(x))
@@ -109,12 +112,12 @@ def _scaled_k(order: int) -> Callable[[float], float]:
     return meaning
 
 
-def _wave(order: int, function: Numpy) -> Callable[[float], float]:
+def _wave(order: int, function: Numpy) -> Callable[[float], Any]:
     return lambda x: math.nan if math.isinf(x) else function(order, x)
 
 
-def _positive_wave(order: int) -> Callable[[float], float]:
-    def meaning(x: float) -> float:
+def _positive_wave(order: int) -> Callable[[float], Any]:
+    def meaning(x: float) -> Any:
         if x <= 0:
             return -math.inf if x == 0 else math.nan
         return math.nan if math.isinf(x) else mp.bessely(order, x)
@@ -122,24 +125,63 @@ def _positive_wave(order: int) -> Callable[[float], float]:
     return meaning
 
 
-def _airy(x: float) -> float:
+def _airy(x: float) -> Any:
     return math.nan if math.isinf(x) else mp.airyai(x)
 
 
-SPECIAL: dict[str, Numpy] = {
-    "lgamma": _elementwise(_lgamma),
-    "digamma": _elementwise(_digamma),
-    "zeta": _elementwise(_zeta),
-    "erfinv": _elementwise(_erfinv),
-    "ndtri": _elementwise(_ndtri),
-    "erfcx": _elementwise(_erfcx),
-    "i0e": _elementwise(_scaled_i(0)),
-    "i1e": _elementwise(_scaled_i(1)),
-    "k0e": _elementwise(_scaled_k(0)),
-    "k1e": _elementwise(_scaled_k(1)),
-    "j0": _elementwise(_wave(0, mp.besselj)),
-    "j1": _elementwise(_wave(1, mp.besselj)),
-    "y0": _elementwise(_positive_wave(0)),
-    "y1": _elementwise(_positive_wave(1)),
-    "airy_ai": _elementwise(_airy),
+# -- orthogonal polynomials ------------------------------------------------------------------
+
+
+def _polynomial(first: Numpy, following: Numpy) -> Numpy:
+    """P_n(x) from P_1(x) and P_{k+1} of k, x, P_{k-1}, P_k."""
+
+    def meaning(x: Any, n: Any) -> Any:
+        degree = np.where(n < 2.0**63, np.trunc(n), -1)
+        p, q = np.ones_like(x * n), first(x) + np.zeros_like(n)
+        k = 1
+        while np.any(goes := (k < degree) & ~np.isnan(q)):
+            p, q, k = np.where(goes, q, p), np.where(goes, following(k, x, p, q), q), k + 1
+        result = np.where(degree < 0, 0, np.where(degree == 0, 1, q))
+        return result.astype(np.asarray(x).dtype)
+
+    return meaning
+
+
+def _chebyshev(k: int, x: Any, p: Any, q: Any) -> Any:
+    return 2 * x * q - p
+
+
+POLYNOMIALS: dict[str, Numpy] = {
+    "chebyshev_t": _polynomial(lambda x: x, _chebyshev),
+    "chebyshev_u": _polynomial(lambda x: 2 * x, _chebyshev),
+    "chebyshev_v": _polynomial(lambda x: 2 * x - 1, _chebyshev),
+    "chebyshev_w": _polynomial(lambda x: 2 * x + 1, _chebyshev),
+    "hermite_h": _polynomial(lambda x: 2 * x, lambda k, x, p, q: 2 * (x * q - k * p)),
+    "hermite_he": _polynomial(lambda x: x, lambda k, x, p, q: x * q - k * p),
+    "laguerre_l": _polynomial(
+        lambda x: 1 - x, lambda k, x, p, q: ((2 * k + 1 - x) * q - k * p) / (k + 1)
+    ),
+    "legendre_p": _polynomial(
+        lambda x: x, lambda k, x, p, q: ((2 * k + 1) * x * q - k * p) / (k + 1)
+    ),
 }
+
+# Each of Python floats, in as many bits as mpmath is set to.
+EXACT: dict[str, Callable[..., Any]] = {
+    "lgamma": _lgamma,
+    "digamma": _digamma,
+    "zeta": _zeta,
+    "erfinv": _erfinv,
+    "ndtri": _ndtri,
+    "erfcx": _erfcx,
+    "i0e": _scaled_i(0),
+    "i1e": _scaled_i(1),
+    "k0e": _scaled_k(0),
+    "k1e": _scaled_k(1),
+    "j0": _wave(0, mp.besselj),
+    "j1": _wave(1, mp.besselj),
+    "y0": _positive_wave(0),
+    "y1": _positive_wave(1),
+    "airy_ai": _airy,
+}
+SPECIAL: dict[str, Numpy] = {name: _elementwise(exact) for name, exact in EXACT.items()}

@@ -23,10 +23,12 @@ from litz.lower import (
     create,
     gather,
     join,
+    pad,
     pointwise,
     pool,
     random,
     reduce,
+    resample,
     scan,
     scatter,
     search,
@@ -38,7 +40,22 @@ from litz.lower.registry import RULES, NotGenerated
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.trace import stage
 
-FAMILIES = (create, gather, join, pointwise, pool, random, reduce, scan, scatter, search, special, view)
+FAMILIES = (
+    create,
+    gather,
+    join,
+    pad,
+    pointwise,
+    pool,
+    random,
+    reduce,
+    resample,
+    scan,
+    scatter,
+    search,
+    special,
+    view,
+)
 
 
 @stage("lower", "loops over buffers, one rule an op family")

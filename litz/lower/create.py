@@ -53,8 +53,10 @@ for _name in ("empty.memory_format", "empty_like", "new_empty", "empty_strided",
 
 def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:
     dtype = dtype_of(like.dtype)
-    # Eager computes start + step * i in double (or int64) and converts once.
-    wide = dtype_of(torch.float64 if dtype.is_float else torch.int64)
+    # Eager computes start + step * i in double (or int64) and converts once; whole numbers are the
+    # same in both.
+    whole = all(float(v).is_integer() and abs(v) < 1 << 31 for v in (start, step))
+    wide = dtype_of(torch.float64 if dtype.is_float and not whole else torch.int64)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         scaled = apply("mul", cast(p[0], wide), const(step, wide))

@@ -6,7 +6,8 @@ checked in the kernel: one outside the tensor raises eager's error and reads not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -81,10 +82,25 @@ def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_:
     return low.pointwise(like, value)
 
 
-@rule("index.Tensor", "_unsafe_index.Tensor")
+@rule("index.Tensor")
 def _index(low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None]) -> View:
-    """Indexed dimensions become the broadcast of the indices: in place if adjacent, else first."""
     _generated(x)
+    return _indexed(low, like, x, indices, partial(checked, low, wraps=True))
+
+
+@rule("_unsafe_index.Tensor")
+def _trusted_index(
+    low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None]
+) -> View:
+    """Made by torch's decompositions alone, whose indices are in range by construction."""
+    return _indexed(low, like, x, indices, lambda index, extent: cast(index, I64))
+
+
+def _indexed(
+    low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None],
+    in_range: Callable[[Expr, Expr], Expr],
+) -> View:  # fmt: skip
+    """Indexed dimensions become the broadcast of the indices: in place if adjacent, else first."""
     given = [d for d, i in enumerate(indices) if i is not None]
     tensors = [i for i in indices if i is not None]
     if any(not i.dtype.is_int for i in tensors):
@@ -103,7 +119,7 @@ def _index(low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | 
                 place.append(next(rest))
             else:
                 found = index.at(broadcast(index, looked_up))
-                place.append(checked(low, found, extent, wraps=True))
+                place.append(in_range(found, extent))
         return _element(x, place)
 
     return low.pointwise(like, value)

@@ -1,8 +1,8 @@
 """Special functions: gamma, error and Bessel functions, orthogonal polynomials, and what works on
 the bits of floats or on common divisors.
 
-In: views and numbers. Out: one pointwise loop (two for `frexp`). Most rows are an op of the table or
-a short product of two; the others say how they are put together. Example: `aten.i0(x)` becomes
+In: views and numbers. Out: one pointwise loop (two for `frexp`). Most rows are an op of the table
+or a product of two; the others say how they are put together. Example: `aten.i0(x)` becomes
 `i0e(x) * exp(abs(x))`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -62,10 +61,6 @@ FUNCTIONS: dict[str, Scalar] = {
     "special_i1e": partial(apply, "i1e"),
     "special_scaled_modified_bessel_k0": partial(apply, "k0e"),
     "special_scaled_modified_bessel_k1": partial(apply, "k1e"),
-    "special_bessel_j0": partial(apply, "j0"),
-    "special_bessel_j1": partial(apply, "j1"),
-    "special_bessel_y0": partial(apply, "y0"),
-    "special_bessel_y1": partial(apply, "y1"),
     "special_airy_ai": partial(apply, "airy_ai"),
     "i0": partial(_times_exp, "i0e", _absolute),
     "special_i1": partial(_times_exp, "i1e", _absolute),
@@ -86,14 +81,21 @@ for _name, _function in FUNCTIONS.items():
     rule(_name)(partial(_lower_function, _function))
 
 
+def _lower_wave(op: str, low: Lowering, like: torch.Tensor, x: Value) -> Value:
+    dtype = dtype_of(like.dtype)
+    if dtype is F64:
+        raise NotGenerated("eager's error is 1e-6, more than its tolerance: ours would differ")
+    return map_elements(low, like, partial(apply, op), [x], dtype)
+
+
+for _op in ("j0", "j1", "y0", "y1"):
+    rule(f"special_bessel_{_op}")(partial(_lower_wave, _op))
+
+
 @rule("polygamma")
 def _lower_polygamma(low: Lowering, like: torch.Tensor, n: int, x: Value) -> Value:
-    if n == 0:
-        function = partial(apply, "digamma")
-    elif n == 1:
-        function = _trigamma
-    else:
-        function = partial(_polygamma, n)
+    known: dict[int, Scalar] = {0: partial(apply, "digamma"), 1: _trigamma}
+    function = known.get(n, partial(_polygamma, n))
     return map_elements(low, like, function, [x], dtype_of(like.dtype))
 
 
@@ -166,6 +168,38 @@ def _lower_pair(function: Scalar, low: Lowering, like: torch.Tensor, x: Value, y
 
 for _name, _function in PAIRS.items():
     rule(_name)(partial(_lower_pair, _function))
+
+# -- orthogonal polynomials ------------------------------------------------------------------
+
+# The highest degree of Hermite's polynomials that eager computes.
+_HERMITE_LIMIT = {F32: 128.0, F64: 512.0}
+POLYNOMIALS = {
+    **{f"special_chebyshev_polynomial_{kind}": f"chebyshev_{kind}" for kind in "tuvw"},
+    "special_hermite_polynomial_h": "hermite_h",
+    "special_hermite_polynomial_he": "hermite_he",
+    "special_laguerre_polynomial_l": "laguerre_l",
+    "special_legendre_polynomial_p": "legendre_p",
+}
+
+
+def _polynomial(op: str, x: Expr, n: Expr) -> Expr:
+    value = apply(op, x, n)
+    if not op.startswith("hermite"):
+        return value
+    beyond = apply("ge", n, const(_HERMITE_LIMIT[x.dtype] + 1, x.dtype))
+    return apply("where", beyond, const(math.nan, x.dtype), value)
+
+
+def _shifted(op: str, x: Expr, n: Expr) -> Expr:
+    """Chebyshev's on (0, 1): of 2 x - 1."""
+    return apply(op, apply("sub", apply("add", x, x), const(1, x.dtype)), n)
+
+
+for _name, _op in POLYNOMIALS.items():
+    rule(_name)(partial(_lower_pair, partial(_polynomial, _op)))
+for _kind in "tuvw":
+    _function = partial(_shifted, f"chebyshev_{_kind}")
+    rule(f"special_shifted_chebyshev_polynomial_{_kind}")(partial(_lower_pair, _function))
 
 # -- the bits of floats ----------------------------------------------------------------------
 
@@ -260,7 +294,7 @@ def _load_exponent(x: Expr, exponent: Expr) -> Expr:
 
 @rule("ldexp")
 def _lower_load_exponent(low: Lowering, like: torch.Tensor, x: View, y: View) -> Value:
-    """Of a float and an integer x 2^y; otherwise eager multiplies by a power, which may overflow."""
+    """Of a float and an integer x 2^y; else eager multiplies by a power, which may overflow."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x":
         raise NotGenerated("a type that is not generated")
@@ -282,5 +316,3 @@ def _power_type(x: View, y: View) -> DType:
     if not y.dtype.is_float:
         return own
     return y.dtype if y.shape or y.dtype.bytes >= own.bytes else own
-
-

@@ -88,8 +88,8 @@ torch.cat([{a}, {b2}], {d})|torch.stack([{a}, {a}], {d})|torch.cat([{a}, {a}, {a
 torch.tril({a})|torch.triu({a}, 1)|{a}.repeat_interleave(2, {d})|{a}.index_select({d}, {i})
 {a}[{i}]|{a}[..., {i}]|{a}.gather({d}, {g})|{a}.take_along_dim({g}, {d})|F.pad({a}, (1, 0), value=2)
 {a}[{j}]|{a}[..., {j}]|{a}.index_select({d}, {j}.flatten())|F.embedding({j}, {a})
-{a}[{i}, {i}]|{a}[{i}, :, {i}]|torch.slice_scatter({a}, {a}[1:], 0, 0, -1)
-torch.cat([{a}, {b2}.to({t})], {d})|torch.select_scatter({a}, {a}.select({d}, 0), {d}, -1)
+{a}[{i}, {i}]|{a}[{i}, :, {i}]|torch.slice_scatter({a}.contiguous(), {a}[1:], 0, 0, -1)
+torch.cat([{a}, {b2}.to({t})], {d})|torch.select_scatter({a}.contiguous(), {a}.select({d}, 0), {d}, -1)
 """.replace("\n", "|")
     .strip("|")
     .split("|")
@@ -348,6 +348,9 @@ class Drawer:
             return
         if not all(v.tensor.isfinite().all() for v in operands):
             return
+        memory = a.tensor.untyped_storage().data_ptr()
+        if any(v.tensor.untyped_storage().data_ptr() == memory for v in operands[1:]):
+            return  # what eager reads after it has written it depends on its loops
         if any(v.tensor.is_floating_point() and v.tensor.abs().amax() > 1e3
                for v in operands if v.tensor.numel()):  # fmt: skip
             return
@@ -359,7 +362,6 @@ class Drawer:
             return
         self.lines.append(Line(text))
         self.used |= {v.name for v in operands[1:]}
-        memory = a.tensor.untyped_storage().data_ptr()
         for v in self.known:
             if _is_float(v) and v.tensor.untyped_storage().data_ptr() == memory:
                 v.exact = False

@@ -1,9 +1,9 @@
 """Whether a table of functions means the same in Litz as in eager.
 
-In: functions by name and their inputs. Out: nothing, or an assertion that names the function. All of
-them are compiled as one graph, since that is quicker than one by one. Results must have eager's
-type, shape and strides, inputs must be left as eager leaves them, and what shares memory in eager
-must share it here.
+In: functions by name and their inputs. Out: nothing, or an assertion that names the function. They
+are compiled as one graph, which is quicker than one by one. Results must have eager's type, shape
+and strides, inputs must be left as eager leaves them, and what shares memory in eager must share it
+here.
 """
 
 from __future__ import annotations
@@ -58,16 +58,18 @@ def agree(
     want_inputs, got_inputs = [copied(i) for i in inputs], [copied(i) for i in inputs]
     with torch.no_grad():
         want = together(*want_inputs)
+        shared = sharing(want + want_inputs)
         if wide:
-            exact = together(*(i.float() if i.dtype in HALVES else i for i in map(copied, inputs)))
-            want = [e.to(w.dtype) if w.dtype in HALVES else w for e, w in zip(exact, want)]
+            exact = together(*(i.float() if i.dtype in HALVES else copied(i) for i in inputs))
+            pairs = zip(exact, want, strict=True)
+            want = [e.to(w.dtype) if w.dtype in HALVES else w for e, w in pairs]
     run = compiled(together, **options)
     got = run(*got_inputs)
     assert len(got) == len(want) == len(labels)
     labels = [*labels, *(f"input {k}" for k in range(len(inputs)))]
     for label, ours, eager in zip(labels, got + got_inputs, want + want_inputs, strict=True):
         same(label, ours, eager, strides)
-    assert sharing(got + got_inputs) == sharing(want + want_inputs)
+    assert sharing(got + got_inputs) == shared
     assert sorted(set(run.aten_ops)) == sorted(aten)
     return run
 

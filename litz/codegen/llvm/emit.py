@@ -18,7 +18,7 @@ from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scans import Scan
 from litz.codegen.llvm.scope import I64, Scope, Scopes
 from litz.codegen.llvm.values import Values
-from litz.ir.expr import Expr, apply, cast, load, narrow, reduce, walk
+from litz.ir.expr import Expr, apply, cast, load, narrow, walk
 from litz.ir.program import Phase, Store, read, written
 from litz.ir.scheduled import ScheduledKernel
 
@@ -235,18 +235,30 @@ class KernelEmitter:
 
     def _stores(self, stores: list[Store]) -> None:
         """All values first: a buffer may have taken the place of one that is read here."""
-        computed = [self.values.value(_combined(s)) for s in stores]
+        computed = [self._combined(s) for s in stores]
         for store, value in zip(stores, computed, strict=True):
             self.values.memory.store(store.buffer, store.index[0], value, store.value.dtype)
+
+    def _combined(self, store: Store) -> Value:
+        """What a store writes. What is there changes from point to point: it is read at each one,
+        though neither its place nor the value may depend on the loops around it."""
+        if store.mode == "set":
+            return self.values.value(store.value)
+        around, row_level = self.scopes.stack[-1], self.values.row_level
+        self.scopes.stack.append(Scope(around.lines, around.block))
+        self.values.row_level = self.scopes.depth
+        value = self.values.value(_update(store))
+        self.values.row_level = row_level
+        self.scopes.stack.pop()
+        self.scopes.select(self.scopes.depth)
+        return value
 
     def _number(self, value: int) -> Value:
         return self.b.constant(value, I64)
 
 
-def _combined(store: Store) -> Expr:
-    """What a store writes: its value, or that combined with what is there."""
-    if store.mode == "set":
-        return store.value
+def _update(store: Store) -> Expr:
+    """The value combined with what is there."""
     dtype = store.buffer.dtype
     there = cast(load(store.buffer, store.index), dtype.compute)
     both = apply(store.mode, there, cast(store.value, dtype.compute))

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.math import MATH, definitions, symbol
 from litz.codegen.llvm.math.formats import FORMATS
+from litz.ir.ops import OPS
 
 Array = NDArray[Any]
 _NUMPY: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
@@ -43,7 +44,7 @@ def _loop(name: str, dtype: str, lanes: int) -> str:
     i = b.phi([(b.constant(0, index), "entry"), (following, "loop")])
     places = [b.emit(f"getelementptr {b.type.element}, {a}, {i}", pointer) for a in arrays]
     align = f"align {b.type.bits // 8}"
-    loads = [b.emit(f"load {b.type}, {p}, {align}", b.type) for p in places[: MATH[name].arity]]
+    loads = [b.emit(f"load {b.type}, {p}, {align}", b.type) for p in places[: OPS[name].arity]]
     result = b.call(symbol(name, dtype, lanes), b.type, *loads)
     b.lines.append(f"  store {result}, {places[2]}, {align}")
     b.assign(following, b.add(i, lanes))
@@ -131,6 +132,7 @@ REFERENCES: dict[str, tuple[Callable[..., Array], Callable[..., Any]]] = {
     "erfc": (_of_torch(torch.erfc), mp.erfc),
     "pow": (np.power, mp.power),
     "fmod": (np.fmod, lambda x, y: mp.sign(x) * mp.fmod(abs(x), abs(y))),
+    "hypot": (np.hypot, mp.hypot),
 }
 """What each function means: in float64, and with any number of digits."""
 
@@ -224,15 +226,15 @@ class Row:
     torch_ns: float
 
 
-def _nanoseconds(call: Callable[[], object], elements: int) -> float:
-    """The best of several turns: other processes only ever add."""
+def nanoseconds(call: Callable[[], object], elements: int, turns: int = 64) -> float:
+    """The best of several measurements: other processes only ever add."""
     best = float("inf")
     for _ in range(9):
         start = time.perf_counter_ns()
-        for _ in range(64):
+        for _ in range(turns):
             call()
         best = min(best, time.perf_counter_ns() - start)
-    return best / 64 / elements
+    return best / turns / elements
 
 
 def _speed(name: str, dtype: str, compiled: Compiled) -> tuple[float, float]:
@@ -244,8 +246,8 @@ def _speed(name: str, dtype: str, compiled: Compiled) -> tuple[float, float]:
     pointers = [t.data_ptr() for t in (x, y, out)]
     function = getattr(torch, name)
     return (
-        _nanoseconds(lambda: compiled.run(*pointers, 4096), 4096),
-        _nanoseconds(lambda: function(*operands, out=out), 4096),
+        nanoseconds(lambda: compiled.run(*pointers, 4096), 4096),
+        nanoseconds(lambda: function(*operands, out=out), 4096),
     )
 
 
@@ -278,6 +280,13 @@ def markdown(rows: list[Row]) -> str:
         f"over {SAMPLES['f32']:,} arguments of f32 against float64 and {SAMPLES['f64']:,} of f64 "
         "against 60 digits, NaN, infinities, signed zeros and subnormals among them. Tests hold "
         "each function to what is stated.\n\n"
+    )
+    return head + table(rows)
+
+
+def table(rows: list[Row]) -> str:
+    """A line a row."""
+    head = (
         "| function | type | stated | largest seen | at | ns an element | torch |\n"
         "| --- | --- | --- | --- | --- | --- | --- |\n"
     )

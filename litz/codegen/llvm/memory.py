@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 BOUNDS_ERROR = 4  # in the error flag: a kernel left a buffer, which is a bug of ours
 
+# Bytes of the smallest element that processors gather.
+NARROWEST_GATHER = 4
+
 
 class Memory:
     """The buffers of one kernel. `pointers` is where each lies; `local` holds scratch, with the
@@ -146,6 +149,9 @@ class Memory:
         if self.v.lanes == 1:
             return self._masked_load(node, address, mask)
         kind = stored_type(node.dtype, self.v.lanes)
+        if mask is not None and mask is not self.v.mask and node.dtype.bytes < NARROWEST_GATHER:
+            # LLVM would write a branch a lane: a zero of our own is read where none may be.
+            address, mask = self.v.b.select(mask, address, self._safe_lanes()), None
         symbol = f"llvm.masked.gather.{kind.mangled}.v{self.v.lanes}p0"
         align = Value(str(node.dtype.bytes), Type("i32", 1))
         inside = mask or self.v.b.constant(1, Type("i1", self.v.lanes))
@@ -153,6 +159,14 @@ class Memory:
         return self._from_memory(
             node.dtype, self._masked_call(symbol, kind, address, align, inside, zero)
         )
+
+    def _safe_lanes(self) -> Value:
+        """The address of our own zero in every lane, made once at the function's entry."""
+        assert self.safe is not None
+        here = self.v.scopes.selected
+        lanes = self.v.spread(self.safe, 0)
+        self.v.scopes.select(here)
+        return lanes
 
     def _masked_call(self, symbol: str, result: Type, *args: Value) -> Value:
         """The alignment must be an immediate: its operand is declared so."""

@@ -9,13 +9,19 @@ from __future__ import annotations
 import math
 
 from litz.codegen.llvm.builder import Builder, Value
+from litz.codegen.llvm.math.bessel_coefficients import BESSEL
 from litz.codegen.llvm.math.exponential import exp
 from litz.codegen.llvm.math.logarithm import log
-from litz.codegen.llvm.math.bessel_coefficients import BESSEL
 from litz.codegen.llvm.math.trigonometric import cos, sin
 
 _FAR = 8.0  # where the expansions in 1 / x begin
 _K_FAR = 2.0
+
+
+def _odd(b: Builder, result: Value, x: Value) -> Value:
+    """The result with the sign of x. Not by copysign: where f32 goes on to f16, LLVM 22 makes a
+    copysign of halves out of it and rounds an f64 sign to f16 by a call that nobody defines."""
+    return b.select(b.compare("olt", x, 0.0), b.neg(result), result)
 
 
 # -- I and K ---------------------------------------------------------------------------------
@@ -29,7 +35,7 @@ def _scaled_i(b: Builder, x: Value, order: int) -> Value:
     u = b.sub(b.div(2 * _FAR, a), 1.0)
     far = b.div(b.horner(u, BESSEL[f"i{order}_far"]), b.sqrt(a))
     result = b.select(b.compare("ogt", a, _FAR), far, near)
-    return result if order == 0 else b.copysign(result, x)
+    return result if order == 0 else _odd(b, result, x)
 
 
 def i0e(b: Builder, x: Value) -> Value:
@@ -104,8 +110,7 @@ def j1(b: Builder, x: Value) -> Value:
     a = b.abs(x)
     far, _ = _waves(b, a, 1)
     near = b.mul(a, _centred(b, a, "j1"))
-    result = b.select(b.compare("ole", a, _FAR), near, far)
-    return b.select(b.compare("olt", x, 0.0), b.neg(result), result)
+    return _odd(b, b.select(b.compare("ole", a, _FAR), near, far), x)
 
 
 def _of_positive(b: Builder, x: Value, near: Value, far: Value) -> Value:

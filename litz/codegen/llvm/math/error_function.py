@@ -9,8 +9,8 @@ import math
 
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
-from litz.codegen.llvm.math.exponential import exp, exp_of
 from litz.codegen.llvm.math.error_coefficients import ERROR
+from litz.codegen.llvm.math.exponential import exp, exp_of
 from litz.codegen.llvm.math.wide import exp2_wide, narrow, widen
 
 # Where the series around zero ends, and where erf rounds to one.

@@ -10,8 +10,8 @@ import math
 
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.math.exponential import exp
-from litz.codegen.llvm.math.logarithm import log
 from litz.codegen.llvm.math.gamma_coefficients import GAMMA
+from litz.codegen.llvm.math.logarithm import log
 
 _STIRLING = 3.5  # from here on lgamma is its asymptotic series, made to fit
 _DIGAMMA_FAR = 4
@@ -114,7 +114,8 @@ def zeta(b: Builder, s: Value, q: Value) -> Value:
     entry, below, done = b.block, b.fresh("below"), b.fresh("done")
     b.branch_if(b.any_lane(negative), below, done)
     b.label(below)
-    left = b.sub(_zeta_right(b, s, b.sub(1.0, f)), _zeta_right(b, s, b.sub(1.0, q)))
+    above = b.sub(b.add(floor, 1.0), q)  # 1 - f, exactly
+    left = b.sub(_zeta_right(b, s, above), _zeta_right(b, s, b.sub(1.0, q)))
     half = b.mul(s, 0.5)
     is_odd = b.compare("one", b.trunc(half), half)
     both = b.add(right, b.select(is_odd, b.neg(left), left))

@@ -1,4 +1,4 @@
-"""Coefficients of a family of special functions, written by `special_fits.py`: edit that.
+"""Coefficients of some special functions, written by `special_fits.py`: edit that.
 
 In: nothing. Out: polynomials by name, each with its lowest power first; the comment is the largest
 error that it alone leaves in the result. `special_fits.py` says of what and where they are.

@@ -17,7 +17,7 @@ def power(b: Builder, x: Value, y: Value) -> Value:
     """Square and multiply; a negative exponent keeps only what 1 and -1 keep."""
     one = b.constant(1, x.type)
     result, square = one, x
-    for bit in range(6):
+    for bit in range(x.type.bits - _is_signed(b)):  # odd bases need every bit of the exponent
         odd = b.compare("ne", b.bit_and(y, 1 << bit), 0)
         result = b.mul(result, b.select(odd, square, one))
         square = b.mul(square, square)

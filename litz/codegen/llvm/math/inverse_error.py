@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from litz.codegen.llvm.builder import Builder, Value
-from litz.codegen.llvm.math.logarithm import log
 from litz.codegen.llvm.math.error_coefficients import ERROR
+from litz.codegen.llvm.math.logarithm import log
 
 _MIDDLE = 0.5  # the largest x^2 for which erfinv(x) is x P(x^2)
 _CENTRE = 4.0  # of the ratio in which the tail is a polynomial
@@ -32,7 +32,8 @@ def erfinv(b: Builder, x: Value) -> Value:
     """In the tail 1 - |x| is exact, and half of it is the p of the normal distribution."""
     square = b.mul(x, x)
     p = b.mul(b.sub(1.0, b.abs(x)), 0.5)
-    tail = b.copysign(b.mul(_tail(b, p), math.sqrt(0.5)), x)
+    tail = b.mul(_tail(b, p), math.sqrt(0.5))
+    tail = b.select(b.compare("olt", x, 0.0), b.neg(tail), tail)
     return b.select(b.compare("ole", square, _MIDDLE), _middle(b, x, square), tail)
 
 

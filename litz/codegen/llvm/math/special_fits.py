@@ -20,7 +20,7 @@ from litz.codegen.llvm.math.minimax import Fit, Real, coefficients_at_once, poly
 
 _TINY = 1e-24  # stands for zero where a target divides by its argument
 
-HEADER = '''"""Coefficients of a family of special functions, written by `special_fits.py`: edit that.
+HEADER = '''"""Coefficients of some special functions, written by `special_fits.py`: edit that.
 
 In: nothing. Out: polynomials by name, each with its lowest power first; the comment is the largest
 error that it alone leaves in the result. `special_fits.py` says of what and where they are.
