@@ -64,6 +64,7 @@ KEPT_WHOLE = (
     aten.clamp,
     aten.masked_scatter,
     aten.select_scatter,
+    aten.multilabel_margin_loss_forward,  # torch's decomposition counts labels behind a -1
     aten._unsafe_index,
     aten.reflection_pad1d,
     aten.reflection_pad2d,
@@ -75,6 +76,16 @@ KEPT_WHOLE = (
     aten.replication_pad2d,
     aten.replication_pad3d,
 )
+
+
+# Eager gives these in the type of their first operand, where torch's decompositions promote.
+IN_FIRST_TYPE = (aten.huber_loss.default, aten.soft_margin_loss.default)
+
+
+def _in_first_type(
+    decomposition: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    return decomposition(first, *args, **kwargs).to(first.dtype)
 
 
 def _cloned(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -92,6 +103,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         copy, view = getattr(aten, f"{name}_copy"), getattr(aten, name)
         for overload in set(copy.overloads()) & set(view.overloads()):
             table[getattr(copy, overload)] = partial(_cloned, getattr(view, overload))
+    for overload in IN_FIRST_TYPE:
+        table[overload] = partial(_in_first_type, table[overload])
     for packet in KEPT_WHOLE:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)

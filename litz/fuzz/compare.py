@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from litz.fuzz.reference import Watched, memory, run_wide
-from litz.fuzz.runs import Compiled, traced
+from litz.fuzz.runs import Compiled, promised, traced
 
 EAGER, SPREAD, RUNS = 2.0, 8.0, 3
 Tensors = list[torch.Tensor]
@@ -99,7 +99,12 @@ def _run(
 def _torch_fails(
     function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor], like: Failure
 ) -> bool:
-    """Whether torch's own capture, with eager behind it, is wrong in the same way."""
+    """Whether torch's own capture is wrong in the same way: with eager behind it, or in what it
+    says of a result's strides."""
+    if like.kind == "strides" and _steps(promised(function, inputs)[like.label]) != _steps(
+        meant.eager[like.label]
+    ):
+        return True
     found = _run(like.who, partial(traced, function), meant, inputs)
     return found is not None and (found.kind, found.label) == (like.kind, like.label)
 

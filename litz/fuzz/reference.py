@@ -1,7 +1,8 @@
 """What a program means without rounding, and how far rounding may carry it.
 
 In: a function and its inputs. Out: its results in float64, and again with every float that it makes
-moved at random by up to an ulp of the type that eager makes it in. The distance between the two is
+moved at random by up to an ulp of the type that eager makes it in (sqrt(n) ulps for a sum of n
+numbers). The distance between the two is
 what conditioning, cancellation and all the rest make of one ulp a step.
 
 Both are the same function, called under a mode that torch shows every call to.
@@ -9,6 +10,7 @@ Both are the same function, called under a mode that torch shows every call to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -103,13 +105,18 @@ class Widened(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         args, kwargs = pytree.tree_map(_wide, (args, kwargs or {}))
-        before = {memory(t) for t in _tensors((args, kwargs))}
+        given = _tensors((args, kwargs))
+        before = {memory(t) for t in given}
+        largest = max((t.numel() for t in given), default=0)
         result = function(*args, **kwargs)
         for tensor in changed_by(function, args, result):
             dtype, self.at = self.seen[self.at], self.at + 1
             is_new = memory(tensor) not in before and bool(before)
             if tensor.is_floating_point() and (is_new or writes(function)):
-                self._move(tensor, 0.0 if is_exact(function) else torch.finfo(dtype).eps)
+                # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
+                rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))
+                ulp = 0.0 if is_exact(function) else torch.finfo(dtype).eps
+                self._move(tensor, rounds * ulp)
         return result
 
     def _move(self, tensor: torch.Tensor, ulp: float) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.fx
-from functorch.compile import make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_function
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from litz.capture import decompositions
 from litz.compiler import compile_graph
@@ -62,13 +62,21 @@ def traced(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list
     """What AOTAutograd's graph gives when eager runs it: torch's own part, without ours."""
 
     def keep(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        return make_boxed_func(module.forward)
+        boxed: Callable[..., Any] = make_boxed_func(module.forward)
+        return boxed
 
     run = aot_function(
         function, fw_compiler=keep, inference_compiler=keep, keep_inference_input_mutations=True
     )
     with torch.no_grad():
         return list(run(*inputs))
+
+
+def promised(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results as torch foretells them, without values: their shapes and strides."""
+    with torch.no_grad(), FakeTensorMode() as fake:
+        given = [fake.from_tensor(t) for t in inputs]
+        return list(function(*given)) + given
 
 
 def interpreted(graph: CompiledGraph, args: list[Any]) -> list[Any]:

@@ -154,7 +154,7 @@ FAMILIES = (
     _family("float reduce", _float, 5, """
         {a}.mean() ;{a}.mean({d}, keepdim=True) ;{a}.softmax({d}) ;{a}.log_softmax({d})
         {a}.logsumexp({d}) ;{a}.var({d}, correction=0) ;{a}.std({d}, keepdim=True)
-        {a}.norm(dim={d}) ;torch.var_mean({a}, {d})[1] ;F.layer_norm({a}, {a}.shape[-1:])
+        {a}.norm(dim={d}) ;torch.var_mean({a}, {d})[0] ;F.layer_norm({a}, {a}.shape[-1:])
         {a}.mean(({d}, {e})) ;F.rms_norm({a}, {a}.shape[-1:]) ;F.normalize({a}, dim={d})
         {a}.clamp(-1.5, 1.5).prod({d}) ;{a}.clamp(-1.2, 1.2).cumprod({d}) ;{a}.logcumsumexp({d})
         {a}.norm(1, {d}) ;{a}.nanmean({d}) ;F.group_norm({a}, 1) ;F.instance_norm({a})

@@ -144,7 +144,7 @@ def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
         return {}, _minus_one(to_poly(atom.extent))
     if atom.op == "size":
         return {(atom,): 1}, {(atom,): 1}
-    if atom.op in ("mod", "check_index"):
+    if atom.op == "check_index" or (atom.op == "mod" and _is_positive(atom.args[1])):
         return {}, _minus_one(to_poly(atom.args[1]))
     if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].attr > 0:
         span = bounds(to_poly(atom.args[0]))
@@ -154,6 +154,11 @@ def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
             return {}, {(): v} if (v := span[1].get((), 0) // atom.args[1].attr) else {}
         return {}, span[1]
     return None
+
+
+def _is_positive(divisor: Expr) -> bool:
+    """Whether a remainder by it is never negative."""
+    return divisor.op == "size" or (divisor.is_const and divisor.attr > 0)
 
 
 def _minus_one(poly: Poly) -> Poly:

@@ -225,7 +225,7 @@ def _run_group(
         where = [np.broadcast_to(i, full) for i in (*front, *index)]
         _check_range(where, array.shape)
         placed = np.broadcast_to(value, full)
-        if store.mode == "set":
+        if store.mode in ("set", "put"):  # of points that meet, NumPy keeps the last
             array[tuple(where)] = placed
         else:
             _combine_in_order(array, where, placed, store)

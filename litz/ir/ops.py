@@ -118,10 +118,11 @@ def _shift_left(x: Any, y: Any) -> Any:
 
 
 def _shift_right(x: Any, y: Any) -> Any:
-    width = np.asarray(x).dtype.itemsize * 8
-    return np.right_shift(x, np.where((y < 0) | (y >= width), width - 1, y)).astype(
-        np.asarray(x).dtype
-    )
+    """Past the width only the sign is left."""
+    dtype = np.asarray(x).dtype
+    outside = (y < 0) | (y >= 8 * dtype.itemsize)
+    shifted = np.right_shift(x, np.where(outside, 8 * dtype.itemsize - 1, y))
+    return np.where(outside & (dtype.kind == "u"), 0, shifted).astype(dtype)
 
 
 def _sign(x: Any) -> Any:

@@ -243,7 +243,7 @@ class _Reader:
     def _store(self, code: str) -> None:
         found = _COMBINED.match(code)
         mode = found["mode"] if found else "set"
-        if mode not in OPS and mode != "set":
+        if mode not in OPS and mode not in ("set", "put"):
             raise Mistake(f"{mode} is not an op")
         target, value = self._assignment(f"{found['target']} = {found['value']}" if found else code)
         if self.nest is None or not isinstance(target, ast.Subscript):

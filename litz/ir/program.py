@@ -54,7 +54,8 @@ class Origin:
 class Store:
     """`buffer[index] = value`, or combined with what is there: `mode` names an op of the table.
 
-    An index that depends on data makes a scatter: points may meet, so the loop's order counts.
+    In every mode but `set` points may meet, so the loop's order counts: `put` is `set` for that
+    case. (An index from data need not look like it: `i % 1` is zero, and every point meets there.)
     """
 
     buffer: Buffer
@@ -64,7 +65,7 @@ class Store:
 
     @property
     def scatters(self) -> bool:
-        return self.mode != "set" or any(n.op == "load" for n in walk(*self.index))
+        return self.mode != "set"
 
     @property
     def separate(self) -> frozenset[Expr]:

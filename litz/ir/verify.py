@@ -194,7 +194,7 @@ class _Verifier:
             self._fail(problem, store=store)
         before = self.covered.setdefault(buffer, set())
         place = tuple(simplify(i) for i in index)
-        if (before and _is_whole(buffer, place)) or (place in before and not _is_data(place)):
+        if not store.scatters and ((before and _is_whole(buffer, place)) or place in before):
             self._fail(f"{buffer} is written twice", store=store)
         before.add(place)
         self.ready.add(buffer)
@@ -318,7 +318,3 @@ def _is_whole(buffer: Buffer, place: tuple[Expr, ...]) -> bool:
     reach = [ONE if i is ZERO else i.extent if i.op == "axis" else None for i in place]
     varied = [i for i in place if i is not ZERO]
     return reach == list(buffer.shape) and len(set(varied)) == len(varied)
-
-
-def _is_data(place: tuple[Expr, ...]) -> bool:
-    return any(node.op == "load" for node in walk(*place))

@@ -16,7 +16,7 @@ from litz.ir.dtypes import I64
 from litz.ir.expr import Expr, apply, cast, const
 from litz.ir.index import ONE, ZERO
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, View, broadcast, widen
+from litz.lower.values import Lowering, View, broadcast, positions, widen
 
 
 def checked(low: Lowering, index: Expr, extent: Expr, *, wraps: bool) -> Expr:
@@ -46,6 +46,7 @@ def _gather(
     if not x.shape:
         return low.pointwise(like, lambda p: _element(x, ()))
     dim %= len(x.shape)
+    x = _addressed(low, x, [dim])
 
     def value(p: tuple[Expr, ...]) -> Expr:
         place = list(p)
@@ -61,6 +62,7 @@ def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: V
     if not x.shape:
         return low.pointwise(like, lambda p: _element(x, ()))
     dim %= len(x.shape)
+    x = _addressed(low, x, [dim])
 
     def value(p: tuple[Expr, ...]) -> Expr:
         place = list(p)
@@ -74,6 +76,7 @@ def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: V
 @rule("embedding")
 def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_: Any) -> View:
     _generated(weight)
+    weight = _addressed(low, weight, [0])
 
     def value(p: tuple[Expr, ...]) -> Expr:
         row = checked(low, index.at(p[:-1]), weight.shape[0], wraps=False)
@@ -85,6 +88,7 @@ def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_:
 @rule("index.Tensor")
 def _index(low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None]) -> View:
     _generated(x)
+    x = _addressed(low, x, [d for d, i in enumerate(indices) if i is not None])
     return _indexed(low, like, x, indices, partial(checked, low, wraps=True))
 
 
@@ -128,5 +132,14 @@ def _indexed(
 def _generated(x: View) -> None:
     if x.dtype.kind == "x" or any(s is ZERO for s in x.shape):
         raise NotGenerated("a type that is not generated, or an empty tensor")
-    if any(s is ZERO and n is not ONE for n, s in zip(x.shape, x.strides, strict=True)):
-        raise NotGenerated("an expanded tensor: its indices, and their checks, would vanish")
+
+
+def _addressed(low: Lowering, x: View, dims: Sequence[int]) -> View:
+    """The same tensor, written out if it is expanded along `dims`: what is read there does not
+    depend on the index, which would vanish together with its check."""
+    if not any(x.strides[d] is ZERO and x.shape[d] is not ONE for d in dims):
+        return x
+    copy = low.row_buffer(x.shape, x.dtype)
+    here = positions(copy.shape)
+    low.emit(copy, here, x.at(here))
+    return low.whole(copy)

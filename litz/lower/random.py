@@ -30,17 +30,16 @@ def _seed(low: Lowering) -> Expr:
     seed = low.row_buffer((), I64)
     limits = (-(2**63), 2**63 - 1)
     options = (("dtype", torch.int64), ("device", torch.device("cpu")))
-    low.body.append(
-        Extern(
-            "aten.randint.low",
-            (*limits, ()),
-            options,
-            (seed,),
-            single=True,
-            ordered=True,
-            origins=(low.origin,),
-        )  # fmt: skip
+    call = Extern(
+        "aten.randint.low",
+        (*limits, ()),
+        options,
+        (seed,),
+        single=True,
+        ordered=True,
+        origins=(low.origin,),
     )
+    low.body.append(call)
     return low.whole(seed).at(())
 
 

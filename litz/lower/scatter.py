@@ -45,7 +45,7 @@ def _started(low: Lowering, like: torch.Tensor, x: View) -> Buffer:
 
 def _scatter(
     low: Lowering, target: Buffer, shape: Sequence[Expr], index: tuple[Expr, ...], value: Expr,
-    mode: str = "set",
+    mode: str = "put",
 ) -> None:  # fmt: skip
     """A loop over `shape` that stores at `index`."""
     axes = tuple(a for a in positions(shape) if a is not ZERO)
@@ -85,7 +85,7 @@ def _index_put(
         else:
             place.append(checked(low, index.at(broadcast(index, found)), extent, wraps=True))
     value = element(values, here, dtype)
-    _scatter(low, target, shape, tuple(place), value, "add" if accumulate else "set")
+    _scatter(low, target, shape, tuple(place), value, "add" if accumulate else "put")
     return low.whole(target)
 
 
@@ -150,7 +150,7 @@ def _into_scalar(low: Lowering, like: torch.Tensor, x: View, source: Value, mode
 
     def value(p: tuple[Expr, ...]) -> Expr:
         new = element(source, p, dtype)
-        return new if mode == "set" else arithmetic(mode, element(x, p, dtype), new)
+        return new if mode == "put" else arithmetic(mode, element(x, p, dtype), new)
 
     return low.pointwise(like, value)
 
@@ -163,7 +163,7 @@ def _is_empty(index: View) -> bool:
 def _scatter_set(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value
 ) -> View:
-    return _scatter_combined(low, like, x, dim, index, source, "set")
+    return _scatter_combined(low, like, x, dim, index, source, "put")
 
 
 @rule("scatter_add")
@@ -205,7 +205,7 @@ def _scatter_reduce(
         return low.whole(target)
     mode = "add" if reduce == "mean" else MODES[reduce]
     if not include_self:  # elements that are met start from what leaves every value as it is
-        _scatter_along(low, target, x, dim, index, _neutral(mode, like.dtype), "set")
+        _scatter_along(low, target, x, dim, index, _neutral(mode, like.dtype), "put")
     _scatter_along(low, target, x, dim, index, source, mode)
     total = low.whole(target)
     return _mean(low, like, x, dim, index, total, include_self) if reduce == "mean" else total

@@ -61,7 +61,6 @@ FUNCTIONS: dict[str, Scalar] = {
     "special_i1e": partial(apply, "i1e"),
     "special_scaled_modified_bessel_k0": partial(apply, "k0e"),
     "special_scaled_modified_bessel_k1": partial(apply, "k1e"),
-    "special_airy_ai": partial(apply, "airy_ai"),
     "i0": partial(_times_exp, "i0e", _absolute),
     "special_i1": partial(_times_exp, "i1e", _absolute),
     "special_modified_bessel_i0": partial(_times_exp, "i0e", _absolute),
@@ -90,6 +89,7 @@ def _lower_wave(op: str, low: Lowering, like: torch.Tensor, x: Value) -> Value:
 
 for _op in ("j0", "j1", "y0", "y1"):
     rule(f"special_bessel_{_op}")(partial(_lower_wave, _op))
+rule("special_airy_ai")(partial(_lower_wave, "airy_ai"))
 
 
 @rule("polygamma")
@@ -118,16 +118,14 @@ def _polygamma(n: int, x: Expr) -> Expr:
 
 @rule("round.decimals")
 def _lower_round(low: Lowering, like: torch.Tensor, x: Value, *, decimals: int = 0) -> Value:
-    """Eager rounds what it scaled to the tensor's type before it rounds to an integer."""
     dtype = dtype_of(like.dtype)
     if not dtype.is_float:
         raise NotGenerated("decimals of an integer")
     there, back = ("div", "mul") if decimals < 0 else ("mul", "div")
 
     def function(value: Expr) -> Expr:
-        power = cast(const(10.0 ** abs(decimals), dtype), value.dtype)
-        scaled = cast(cast(apply(there, value, power), dtype), value.dtype)
-        return apply(back, apply("round", scaled), power)
+        power = const(10.0 ** abs(decimals), value.dtype)
+        return apply(back, apply("round", apply(there, value, power)), power)
 
     return map_elements(low, like, function, [x], dtype)
 
@@ -145,11 +143,12 @@ def _ignoring_nan(op: str, x: Expr, y: Expr) -> Expr:
 
 
 def _least_common_multiple(x: Expr, y: Expr) -> Expr:
-    """|x / gcd y|, and zero of two zeros."""
-    common, zero, one = apply("gcd", x, y), const(0, x.dtype), const(1, x.dtype)
+    """|x / gcd y|, and zero of two zeros. Small integers wrap at the end only, as C's do."""
+    dtype, wide = x.dtype, x.dtype if x.dtype.bytes >= 4 else I32
+    common, zero, one = apply("gcd", x, y), const(0, dtype), const(1, dtype)
     divisor = apply("where", apply("eq", common, zero), one, common)
-    product = apply("mul", apply("truncdiv", x, divisor), y)
-    return product if x.dtype.kind == "u" else apply("abs", product)
+    quotient = apply("truncdiv", cast(x, wide), cast(divisor, wide))
+    return cast(apply("abs", apply("mul", quotient, cast(y, wide))), dtype)
 
 
 PAIRS: dict[str, Scalar] = {

@@ -16,6 +16,7 @@ from litz.ir.dtypes import BOOL, DType
 from litz.ir.expr import Expr, const
 from litz.ir.interpret import convert
 from litz.ir.ops import OPS
+from litz.ir.special import POLYNOMIALS, SPECIAL
 from litz.rewrite.engine import Rule
 from litz.rewrite.pattern import SIGNS, Bindings
 
@@ -73,11 +74,15 @@ def _left_side(op: str) -> str:
     return f"{names[0]} {SIGNS[op]} {names[1]}" if len(names) == 2 else f"{SIGNS[op]}{names}"
 
 
+# Choices have rules of their own; a check must happen; special functions of a constant are rare,
+# and what they mean is slow to compute and, far out, not computable at all.
+NOT_FOLDED = {"where", "check_index", "gcd", *SPECIAL, *POLYNOMIALS}
+
 FOLD_RULES = [
     *(
         Rule(f"fold_{op}", f"{_left_side(op)} -> K", let={"K": folded})
         for op in OPS
-        if op not in ("where", "check_index")
+        if op not in NOT_FOLDED
     ),
     Rule("fold_cast", "cast(A) -> K", let={"K": converted}),
     Rule("fold_narrow", "narrow(A) -> K", let={"K": converted}),

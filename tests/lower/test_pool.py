@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.lower.against_eager import FLOATS, HALVES, assert_generated, varied
+from tests.lower.agreement import FLOATS, agree, numbers
 from tests.stages import stages
 
 aten = torch.ops.aten
@@ -29,35 +29,28 @@ GEOMETRY = [
 
 def special(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Ties, infinities and NaN."""
-    x = varied(*shape, dtype=dtype)
+    x = numbers(dtype, *shape).round()
     chance = torch.rand(shape, generator=torch.Generator().manual_seed(1))
     x[chance < 0.1] = math.nan
     x[chance > 0.8] = -math.inf
     return x
 
 
-def tolerance(dtype: torch.dtype) -> dict[str, float]:
-    """Eager rounds to half after every addition of some pools; we round once."""
-    return {"rtol": 2e-2, "atol": 5e-2} if dtype in HALVES else {}
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("geometry", GEOMETRY, ids=str)
 def test_max_pool_with_indices(geometry: Any, dtype: torch.dtype) -> None:
     x = special(2, 3, 11, 10, dtype=dtype)
-    assert_generated(lambda x: aten.max_pool2d_with_indices(x, *geometry), x)
+    agree(lambda x: aten.max_pool2d_with_indices(x, *geometry), x)
     last = x.contiguous(memory_format=torch.channels_last)
-    assert_generated(lambda x: aten.max_pool2d_with_indices(x, *geometry), last)
+    agree(lambda x: aten.max_pool2d_with_indices(x, *geometry), last)
 
 
 @pytest.mark.parametrize("geometry", GEOMETRY[1:5], ids=str)
 def test_max_pool_backward(geometry: Any) -> None:
-    x = varied(2, 3, 11, 10)
+    x = numbers(torch.float32, 2, 3, 11, 10)
     value, where = aten.max_pool2d_with_indices(x, *geometry)
-    grad = varied(*value.shape, seed=2)
-    assert_generated(
-        lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *geometry, i), grad, x, where
-    )
+    grad = numbers(torch.float32, *value.shape, seed=2)
+    agree(lambda g, x, i: aten.max_pool2d_with_indices_backward(g, x, *geometry, i), grad, x, where)
 
 
 @pytest.mark.parametrize("divisor", [None, 3])
@@ -66,22 +59,22 @@ def test_max_pool_backward(geometry: Any) -> None:
 def test_average_pool(geometry: Any, with_padding: bool, divisor: int | None) -> None:
     kernel, stride, padding, _, ceil_mode = geometry
     rest = (kernel, stride, padding, ceil_mode, with_padding, divisor)
-    x = varied(2, 3, 11, 10)
-    assert_generated(lambda x: aten.avg_pool2d(x, *rest), x)
-    grad = varied(*aten.avg_pool2d(x, *rest).shape, seed=2)
-    assert_generated(lambda g, x: aten.avg_pool2d_backward(g, x, *rest), grad, x)
+    x = numbers(torch.float32, 2, 3, 11, 10)
+    agree(lambda x: aten.avg_pool2d(x, *rest), x)
+    grad = numbers(torch.float32, *aten.avg_pool2d(x, *rest).shape, seed=2)
+    agree(lambda g, x: aten.avg_pool2d_backward(g, x, *rest), grad, x)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64], ids=str)
 def test_average_pool_of_every_type(dtype: torch.dtype) -> None:
-    x = varied(3, 9, 8, dtype=dtype)
-    assert_generated(lambda x: F.avg_pool2d(x, 3, 2, 1), x, **tolerance(dtype))
+    x = numbers(dtype, 3, 9, 8)
+    agree(lambda x: F.avg_pool2d(x, 3, 2, 1), x, wide=True)
 
 
 def test_max_pool_of_integers() -> None:
     for dtype in (torch.int64, torch.int8, torch.uint8):
-        x = varied(2, 9, 8, dtype=dtype)
-        assert_generated(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
+        x = numbers(dtype, 2, 9, 8)
+        agree(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), x)
 
 
 # Sizes that divide, that do not, that are larger than the tensor, and one.
@@ -91,38 +84,38 @@ ADAPTIVE = [(1, 1), (3, 5), (4, 3), (9, 10), (13, 2)]
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("size", ADAPTIVE, ids=str)
 def test_adaptive_pools(size: tuple[int, int], dtype: torch.dtype) -> None:
-    x = varied(2, 2, 9, 10, dtype=dtype)
-    assert_generated(lambda x: F.adaptive_avg_pool2d(x, size), x, **tolerance(dtype))
-    assert_generated(lambda x: F.adaptive_max_pool2d(x, size, return_indices=True), x)
+    x = numbers(dtype, 2, 2, 9, 10)
+    agree(lambda x: F.adaptive_avg_pool2d(x, size), x, wide=True)
+    agree(lambda x: F.adaptive_max_pool2d(x, size, return_indices=True), x)
 
 
 @pytest.mark.parametrize("size", ADAPTIVE, ids=str)
 def test_adaptive_backward(size: tuple[int, int]) -> None:
-    x = varied(2, 2, 9, 10)
+    x = numbers(torch.float32, 2, 2, 9, 10)
     value, where = aten.adaptive_max_pool2d(x, size)
-    grad = varied(*value.shape, seed=2)
-    assert_generated(aten.adaptive_max_pool2d_backward, grad, x, where)
-    assert_generated(aten._adaptive_avg_pool2d_backward, grad, x)
+    grad = numbers(torch.float32, *value.shape, seed=2)
+    agree(aten.adaptive_max_pool2d_backward, grad, x, where)
+    agree(aten._adaptive_avg_pool2d_backward, grad, x)
 
 
 def test_three_dimensions() -> None:
     x = special(2, 2, 6, 7, 5)
-    assert_generated(lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True), x)
-    assert_generated(lambda x: F.avg_pool3d(x, (2, 3, 2), 2, 1, True, False), x)
-    assert_generated(lambda x: F.adaptive_avg_pool3d(x, (4, 1, 5)), x)
-    assert_generated(lambda x: F.adaptive_max_pool3d(x, (4, 3, 2), return_indices=True), x)
-    x = varied(2, 2, 6, 7, 5)
+    agree(lambda x: F.max_pool3d(x, 3, 2, 1, return_indices=True), x)
+    agree(lambda x: F.avg_pool3d(x, (2, 3, 2), 2, 1, True, False), x)
+    agree(lambda x: F.adaptive_avg_pool3d(x, (4, 1, 5)), x)
+    agree(lambda x: F.adaptive_max_pool3d(x, (4, 3, 2), return_indices=True), x)
+    x = numbers(torch.float32, 2, 2, 6, 7, 5)
     rest: Any = ([3, 3, 3], [2, 2, 2], [1, 1, 1])
     value, where = aten.max_pool3d_with_indices(x, *rest)
-    grad = varied(*value.shape)
-    assert_generated(
+    grad = numbers(torch.float32, *value.shape)
+    agree(
         lambda g, x, i: aten.max_pool3d_with_indices_backward(g, x, *rest, [1, 1, 1], False, i),
         grad, x, where,
     )  # fmt: skip
-    assert_generated(lambda g, x: aten.avg_pool3d_backward(g, x, *rest, False, True, None), grad, x)
-    assert_generated(aten._adaptive_avg_pool3d_backward, grad, x)
+    agree(lambda g, x: aten.avg_pool3d_backward(g, x, *rest, False, True, None), grad, x)
+    agree(aten._adaptive_avg_pool3d_backward, grad, x)
     value, where = aten.adaptive_max_pool3d(x, (4, 3, 2))
-    assert_generated(aten.adaptive_max_pool3d_backward, varied(*value.shape), x, where)
+    agree(aten.adaptive_max_pool3d_backward, numbers(torch.float32, *value.shape), x, where)
 
 
 @pytest.mark.parametrize(
@@ -137,23 +130,23 @@ def test_three_dimensions() -> None:
     ],
 )
 def test_one_dimension(function: Callable[..., Any]) -> None:
-    assert_generated(function, torch.randn(2, 3, 15))
-    assert_generated(function, torch.randn(3, 15))
+    agree(function, torch.randn(2, 3, 15))
+    agree(function, torch.randn(3, 15))
 
 
 def test_lp_pool() -> None:
-    assert_generated(lambda x: F.lp_pool2d(x, 2.0, 3, 2), torch.randn(2, 3, 9, 9))
+    agree(lambda x: F.lp_pool2d(x, 2.0, 3, 2), torch.randn(2, 3, 9, 9))
 
 
 def test_the_last_nan_of_a_window_is_its_place() -> None:
     x = torch.tensor([[[1.0, math.nan, 2.0], [math.nan, 5.0, 5.0], [7.0, 7.0, 0.0]]])
-    assert_generated(lambda x: F.max_pool2d(x, 2, 1, return_indices=True), x)
-    assert_generated(lambda x: F.max_pool2d(x, 3, 1, return_indices=True), x)
+    agree(lambda x: F.max_pool2d(x, 2, 1, return_indices=True), x)
+    agree(lambda x: F.max_pool2d(x, 3, 1, return_indices=True), x)
 
 
 def test_empty_batch() -> None:
-    assert_generated(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(0, 3, 9, 9))
-    assert_generated(lambda x: F.adaptive_avg_pool2d(x, 3), torch.randn(0, 3, 9, 9))
+    agree(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(0, 3, 9, 9))
+    agree(lambda x: F.adaptive_avg_pool2d(x, 3), torch.randn(0, 3, 9, 9))
 
 
 def test_the_interpreter_agrees() -> None:

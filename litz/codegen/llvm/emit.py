@@ -242,7 +242,7 @@ class KernelEmitter:
     def _combined(self, store: Store) -> Value:
         """What a store writes. What is there changes from point to point: it is read at each one,
         though neither its place nor the value may depend on the loops around it."""
-        if store.mode == "set":
+        if store.mode in ("set", "put"):
             return self.values.value(store.value)
         around, row_level = self.scopes.stack[-1], self.values.row_level
         self.scopes.stack.append(Scope(around.lines, around.block))

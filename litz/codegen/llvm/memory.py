@@ -42,12 +42,11 @@ class Memory:
         buffer, index, level = node.buffer, node.index[0], self.v.level(node)
         guard = None if node.guard is None else self.v.value(node.guard)
         copies = self.local.get(buffer, 1)
-        if copies > 1 or not self.v.varies(index):
+        if copies > 1:
+            return self._row_load(node, copies, guard, level)
+        if not self.v.varies(index):
             place = self.v.value(index)
             self.v.scopes.select(level)
-            if copies > 1:
-                address = self._address(buffer, self.v.b.mul(place, copies))
-                return self._loaded(node, address, self.v.lanes)
             return self._uniform_load(node, place, guard, level)
         assert self.v.vector is not None and self.v.base is not None
         found = coefficient(index, self.v.vector)
@@ -64,6 +63,25 @@ class Memory:
         first = self.v.spread(self.v.b.add(rest, self.v.b.mul(self.v.base, stride)), level)
         self.v.scopes.select(level)
         return self._gather(node, self.v.b.add(first, self.v.iota(stride)), mask)
+
+    def _row_load(self, node: Expr, copies: int, guard: Value | None, level: int) -> Value:
+        """Scratch with a copy a lane: side by side where all lanes read one place."""
+        b, index = self.v.b, node.index[0]
+        if self.v.varies(index):
+            places = self.v.lanewise(index)
+            self.v.scopes.select(level)
+            places = b.add(b.mul(places, copies), self.v.iota(1))
+            address = self._address(node.buffer, places)
+            return self._gathered(node, address, self._load_mask(node, level))
+        place = self.v.value(index)
+        self.v.scopes.select(level)
+        if guard is None:
+            return self._loaded(node, self._address(node.buffer, b.mul(place, copies)), copies)
+        place = b.select(b.any_lane(guard), place, b.constant(0, place.type))
+        value = self._loaded(node, self._address(node.buffer, b.mul(place, copies)), copies)
+        holds = self.v.spread(guard, level)
+        self.v.scopes.select(level)
+        return b.select(holds, value, b.constant(0, value.type))
 
     def _uniform_load(self, node: Expr, place: Value, guard: Value | None, level: int) -> Value:
         """One address for all lanes. If the guard differs by lane: read if any may, keep where it
@@ -148,6 +166,9 @@ class Memory:
         address = self._address(node.buffer, self._inside(node.buffer, places, mask))
         if self.v.lanes == 1:
             return self._masked_load(node, address, mask)
+        return self._gathered(node, address, mask)
+
+    def _gathered(self, node: Expr, address: Value, mask: Value | None) -> Value:
         kind = stored_type(node.dtype, self.v.lanes)
         if mask is not None and mask is not self.v.mask and node.dtype.bytes < NARROWEST_GATHER:
             # LLVM would write a branch a lane: a zero of our own is read where none may be.

@@ -238,7 +238,8 @@ class Values:
     def _divide(self, node: Expr, args: list[Value]) -> Value:
         value, divisor = node.args
         x, y = args
-        if divisor.op in ("const", "size") and node.dtype is I64 and node.op != "truncdiv":
+        positive = divisor.op == "size" or (divisor.is_const and divisor.attr > 0)
+        if positive and node.dtype is I64 and node.op != "truncdiv":
             span = bounds(to_poly(value))
             if span is not None and is_nonnegative(span[0]):
                 return self.b.emit(

@@ -126,7 +126,7 @@ def zeta(b: Builder, s: Value, q: Value) -> Value:
     b.branch(done)
     b.label(done)
     result = b.phi([(right, entry), (both, last)])
-    pole = b.bit_and(b.compare("ole", q, 0.0), b.compare("oeq", f, 0.0))
+    pole = b.bit_and(b.compare("ole", q, 0.0), b.compare("oeq", floor, q))
     result = b.select(pole, math.inf, result)
     result = b.select(b.compare("olt", s, 1.0), math.nan, result)
     return b.select(b.compare("oeq", s, 1.0), math.inf, result)
