@@ -64,7 +64,6 @@ KEPT_WHOLE = (
     aten.clamp,
     aten.masked_scatter,
     aten.select_scatter,
-    aten.multilabel_margin_loss_forward,  # torch's decomposition counts labels behind a -1
     aten._unsafe_index,
     aten.reflection_pad1d,
     aten.reflection_pad2d,

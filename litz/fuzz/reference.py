@@ -75,6 +75,15 @@ EXACT = frozenset(
         "nan_to_num",
     ]
 )
+# Calls with steps inside, one of which may cancel what the step before it rounded: as right as any
+# answer is the exact one for operands an ulp away.
+STEPS = frozenset(
+    """
+    batch_norm instance_norm group_norm layer_norm rms_norm local_response_norm normalize std var
+    std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
+    cross_entropy kl_div interpolate lerp norm vector_norm frac logit sinc einsum
+    """.split()
+)
 WRITES = frozenset(["__setitem__", "__iadd__", "__isub__", "__imul__"])
 
 
@@ -88,6 +97,7 @@ class Watched(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        self.seen.extend(t.dtype for t in _tensors((args, kwargs)))
         result = function(*args, **(kwargs or {}))
         self.seen.extend(t.dtype for t in changed_by(function, args, result))
         return result
@@ -106,11 +116,15 @@ class Widened(TorchFunctionMode):
     ) -> Any:
         args, kwargs = pytree.tree_map(_wide, (args, kwargs or {}))
         given = _tensors((args, kwargs))
+        types_seen = [self._next() for _ in given]
+        if _name(function) in STEPS:
+            near = iter([self._near(t, d) for t, d in zip(given, types_seen, strict=True)])
+            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(near), (args, kwargs))
         before = {memory(t) for t in given}
         largest = max((t.numel() for t in given), default=0)
         result = function(*args, **kwargs)
         for tensor in changed_by(function, args, result):
-            dtype, self.at = self.seen[self.at], self.at + 1
+            dtype = self._next()
             is_new = memory(tensor) not in before and bool(before)
             if tensor.is_floating_point() and (is_new or writes(function)):
                 # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
@@ -118,6 +132,17 @@ class Widened(TorchFunctionMode):
                 ulp = 0.0 if is_exact(function) else torch.finfo(dtype).eps
                 self._move(tensor, rounds * ulp)
         return result
+
+    def _next(self) -> torch.dtype:
+        self.at += 1
+        return self.seen[self.at - 1]
+
+    def _near(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        moved = tensor.clone()
+        self._move(moved, torch.finfo(dtype).eps)
+        return moved
 
     def _move(self, tensor: torch.Tensor, ulp: float) -> None:
         if not self.noise or not ulp or not tensor.numel():

@@ -36,10 +36,12 @@ class OpSpec:
 
 @dataclass(frozen=True)
 class ScanSpec:
-    """`combine` is the op that joins the next element; `numpy(values, axis)` is the meaning."""
+    """`combine` is the op that joins the next element, at a cost in float additions, which the
+    element after it has to wait for; `numpy(values, axis)` is the meaning."""
 
     name: str
     combine: str
+    cost: int
     numpy: Numpy
     gives_index: bool = False
 
@@ -162,7 +164,6 @@ _ROWS = [
     _binary("max", 1, _nan_max),
     _binary("atan2", 24, np.arctan2, floats=True),
     _binary("hypot", 8, np.hypot, floats=True),
-    _binary("logaddexp", 30, np.logaddexp, floats=True),
     _binary("zeta", 400, SPECIAL["zeta"], floats=True),
     _binary("gcd", 100, np.gcd),
     _binary("copysign", 1, np.copysign, floats=True),
@@ -290,12 +291,12 @@ def _accumulated(function: Any) -> Numpy:
 SCANS: dict[str, ScanSpec] = {
     row.name: row
     for row in (
-        ScanSpec("sum", "add", _accumulated(np.add)),
-        ScanSpec("prod", "mul", _accumulated(np.multiply)),
-        ScanSpec("max", "max", _accumulated(np.maximum)),
-        ScanSpec("min", "min", _accumulated(np.minimum)),
-        ScanSpec("logsumexp", "logaddexp", _accumulated(np.logaddexp)),
-        ScanSpec("argmax", "max", _last_place(np.maximum), gives_index=True),
-        ScanSpec("argmin", "min", _last_place(np.minimum), gives_index=True),
+        ScanSpec("sum", "add", 1, _accumulated(np.add)),
+        ScanSpec("prod", "mul", 1, _accumulated(np.multiply)),
+        ScanSpec("max", "max", 1, _accumulated(np.maximum)),
+        ScanSpec("min", "min", 1, _accumulated(np.minimum)),
+        ScanSpec("logsumexp", "max", 30, _accumulated(np.logaddexp)),
+        ScanSpec("argmax", "max", 1, _last_place(np.maximum), gives_index=True),
+        ScanSpec("argmin", "min", 1, _last_place(np.minimum), gives_index=True),
     )
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 from litz.config import Config
 from litz.ir.expr import Expr, walk
 from litz.ir.index import coefficient
-from litz.ir.ops import OPS
+from litz.ir.ops import OPS, SCANS
 from litz.ir.program import Kernel, Phase, Store, loads
 from litz.ir.scheduled import Choice
 from litz.schedule.axes import reorder_inner, reorder_outer, stride_along
@@ -20,6 +20,8 @@ from litz.target import Target
 SCATTERED_STORE = 2.0
 # Vectors a row reduction carries side by side, to hide the latency of an addition.
 ROW_UNROLL = 4
+# How much longer an addition takes than it keeps the others waiting.
+SCAN_LATENCY = 4
 # Native vectors in the lanes of a column reduction, for the same reason.
 COLUMN_VECTORS = 4
 # Vectors of the vector axis that a transposing kernel takes before it moves on across.
@@ -58,7 +60,14 @@ def _phase_cost(phase: Phase, variable: Expr, lanes: int) -> float:
 
 
 def op_cost(store: Store) -> int:
-    return sum(OPS[n.op].cost for n in walk(store.value) if n.op in OPS)
+    ops = sum(OPS[n.op].cost for n in walk(store.value) if n.op in OPS)
+    return ops + sum(SCANS[n.attr].cost for n in walk(store.value) if n.op == "scan")
+
+
+def _waiting(phase: Phase) -> float:
+    """What a scan in a row of its own waits for the element before: the latency of its step."""
+    scans = {n for s in phase.stores for n in walk(s.value) if n.op == "scan"}
+    return SCAN_LATENCY * sum(SCANS[n.attr].cost for n in scans) / 8
 
 
 def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...]]]:
@@ -69,7 +78,7 @@ def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...
         points = _points(phase)
         if not phase.inner or in_order(phase):
             orders.append(phase.inner)
-            total += points * len(phase.stores)
+            total += points * (len(phase.stores) + _waiting(phase))
             continue
         costs = {a: _phase_cost(phase, a, lanes) for a in phase.inner}
         best = min(reversed(phase.inner), key=lambda a: costs[a])

@@ -1,6 +1,6 @@
 """One kernel built by hand, compiled and run: below every stage but schedule, codegen and build.
 
-In: a `Kernel` and a tensor for each of its buffers. Out: the tensors, as they are left. Each lies in
+In: a `Kernel` and a tensor for each of its buffers. Out: the tensors as they are left. Each lies in
 a larger one whose other elements must stay as they are, so a store outside its buffer is seen.
 Example: `run(pointwise((i,), {y: load(x, (i,))}), {x: torch.ones(8), y: None})`.
 """

@@ -2,16 +2,17 @@
 
 In: a `Program`. Out: nothing, or an AssertionError with the program as a script.
 
-Integers, bools, shapes and types must equal eager's. A float may be wrong by what rounding explains,
-no more: the program runs in float64 a few times with every float result moved at random by up to an
-ulp of its type, and the largest change seen in an output measures how far rounding alone carries it
-(conditioning, cancellation and all). Litz must lie within
+Integers, bools, shapes and types must equal eager's. A float may be wrong by what rounding explains
+and no more. The program runs in float64 a few times with every float result moved at random by up
+to an ulp of its type; the largest change seen in an output is how far rounding alone carries it,
+conditioning, cancellation and all. Litz must lie within
 
     EAGER * (eager's own error) + SPREAD * (that change) + an ulp of the largest number
 
 of the float64 result, each measured over the whole output, since one element's error is luck.
-EAGER is 2: Litz sums in another order than eager does. SPREAD is 32: an op may be wrong by a few ulps
-where the noise moves it by one (math functions state up to 4), and a sum has many roundings.
+EAGER is 2: Litz sums in another order than eager does. SPREAD is 32: math functions may be wrong by
+four ulps where the noise moves them by one, and a sum rounds at the size of its partial sums, where
+the noise moves its terms. A wrong answer is wrong by far more than that.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_not(dtype: type) -> None:
 
 
 # Compared with torch in tests/lower/test_special.py and tests/lower/test_random.py.
-ELSEWHERE = {*SPECIAL, *POLYNOMIALS, "gcd", "hypot", "logaddexp", "random_bits"}
+ELSEWHERE = {*SPECIAL, *POLYNOMIALS, "gcd", "hypot", "random_bits"}
 
 
 def test_every_op_is_compared() -> None:

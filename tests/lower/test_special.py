@@ -70,12 +70,15 @@ TWO: dict[str, Function] = {
     "xlogy": torch.xlogy,
     "logaddexp": torch.logaddexp,
 }
-POLYNOMIALS = (
-    "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
-    "hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
-    "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u "
-    "shifted_chebyshev_polynomial_v shifted_chebyshev_polynomial_w"
-).split()
+CHEBYSHEV = [f"chebyshev_polynomial_{kind}" for kind in "tuvw"]
+POLYNOMIALS = [
+    *CHEBYSHEV,
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+    *(f"shifted_{name}" for name in CHEBYSHEV),
+]
 
 
 def close(table: dict[str, Function], *inputs: torch.Tensor, aten: tuple[str, ...] = ()) -> None:

@@ -50,6 +50,8 @@ def _negate(b: Builder, dtype: DType, x: Value) -> Value:
 def _absolute(b: Builder, dtype: DType, x: Value) -> Value:
     if dtype.is_float:
         return b.abs(x)
+    if dtype.kind != "i":
+        return x
     return b.select(b.compare("slt", x, 0), b.sub(0, x), x)
 
 

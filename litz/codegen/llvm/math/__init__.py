@@ -118,14 +118,13 @@ _SPECIAL_ROWS = [
     _wide("ndtri", inverse_error.ndtri, 0.75, 6.0),
     _wide("i0e", bessel.i0e, 0.75, 4.0),
     _wide("i1e", bessel.i1e, 0.75, 4.0),
-    _wide("k0e", bessel.k0e, 0.75, 8.0),
+    _wide("k0e", bessel.k0e, 0.75, 16.0),
     _wide("k1e", bessel.k1e, 0.75, 6.0),
     _wide("j0", bessel.j0, 0.75, 5.0, floor=1.0),
     _wide("j1", bessel.j1, 0.75, 4.0, floor=1.0),
     _wide("y0", bessel.y0, 0.75, 10.0, floor=1.0),
     _wide("y1", bessel.y1, 0.75, 6.0, floor=1.0),
     _wide("airy_ai", bessel.airy_ai, 0.75, 64.0, floor=1.0),  # as many as its angle has units
-    _wide("logaddexp", logarithm.logaddexp, 0.75, 1.5, arity=2, floor=1.0),
 ]
 
 SPECIAL: dict[str, MathFunction] = {row.name: row for row in _SPECIAL_ROWS}

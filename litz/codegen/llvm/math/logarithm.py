@@ -1,6 +1,6 @@
-"""log, log2, log10, log1p: x = 2^e (1 + r), a polynomial in r, plus e times a constant; logaddexp.
+"""log, log2, log10 and log1p: x = 2^e (1 + r), a polynomial in r, plus e times a constant.
 
-In: a builder and its operands. Out: the result, for either float type. Example: `log(b, x)`.
+In: a builder and its operand. Out: the result, for either float type. Example: `log(b, x)`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import struct
 
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
-from litz.codegen.llvm.math.exponential import exp
 from litz.codegen.llvm.math.formats import FORMATS
 
 # The bits of sqrt(1/2), where the mantissas begin: r then lies in [sqrt(1/2) - 1, sqrt(2) - 1).
@@ -111,12 +110,3 @@ def log1p(b: Builder, x: Value) -> Value:
     e = exponent(b, n, b.dtype)
     # The sign of the result is the sign of x, -0 included.
     return b.copysign(_with_specials(b, u, _log_of(b, e, r, "e")), x)
-
-
-def logaddexp(b: Builder, x: Value, y: Value) -> Value:
-    """log(exp(x) + exp(y)) = m + log1p(exp(-|x - y|)), m the larger; NaN if either is."""
-    larger = b.intrinsic("maximum", x, y)
-    distance = b.abs(b.sub(x, y))
-    result = b.add(larger, log1p(b, exp(b, b.neg(distance))))
-    # Equal infinities have no distance.
-    return b.select(b.compare("oeq", x, y), b.add(larger, math.log(2)), result)
