@@ -79,30 +79,6 @@ def env() -> None:
 
 
 @app.command()
-def ops(
-    op: Annotated[str, typer.Option(help="Only ops whose name contains this.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a list of objects.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a page of docs.")] = False,
-) -> None:
-    """List every op: generated or ATen's, in which dtypes, and why."""
-    # Reads the rules and decompositions, which takes torch seconds: no other command should wait.
-    from litz import optable
-
-    if markdown:
-        print(optable.page())
-        return
-    rows = [r for r in (*optable.measured_rows(), *optable.core_rows()) if op in r.op]
-    if as_json:
-        print(json.dumps([row.as_dict() for row in rows], indent=2))
-        return
-    table = Table("op", "how", "dtypes", "left to ATen", box=None, header_style="bold")
-    for row in rows:
-        left = f"{', '.join(row.left)} ({row.why})" if row.left else ""
-        table.add_row(row.op, row.how, optable.dtypes_text(row), left)
-    _print(table)
-
-
-@app.command()
 def fuzz(
     seconds: Annotated[float, typer.Option(help="How long to look.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Program k has this seed plus k.")] = 0,

@@ -27,7 +27,6 @@ FILE_LINES, FUNCTION_LINES, CLASS_LINES, NESTING, COLUMNS = 500, 60, 300, 4, 100
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("local import", "litz/ir/expr.py:__repr__"): "text prints expressions: a real cycle",
     ("local import", "litz/cli.py:_facts"): "needs llvmlite, whose absence the command reports",
-    ("local import", "litz/cli.py:ops"): "needs torch's op database, which takes seconds to load",
     ("local import", "litz/cli.py:fuzz"): "needs torch, whose absence other commands report",
 }
 
@@ -45,7 +44,7 @@ LAW: dict[str, set[str]] = {
     "requirements": {"errors"},
 }
 SEE_ALL = {"__init__", "__main__", "compiler", "backend", "autotune", "cli", "explain", "report"}
-SEE_ALL |= {"api", "bench", "demo", "fuzz", "optable"}
+SEE_ALL |= {"api", "bench", "demo", "fuzz"}
 
 OPTIONAL = {"triton", "transformers", "torch._inductor"}  # may be absent; the last only in tests
 BANNED_IMPORTS = {"torch._inductor", "pickle", "cloudpickle", "dill", "shelve"}

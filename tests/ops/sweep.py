@@ -24,7 +24,6 @@ from tests.ops.opinfo import DTYPES, check, every_op, name_of, supported_dtypes
 from tests.ops.pool import Died, run_all
 from tests.ops.results import Result
 from tests.ops.summary import summary
-from tests.ops.table import write_table
 
 Case = tuple[str, str]
 BY_NAME = {name_of(op): op for op in every_op()}
@@ -56,7 +55,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--failed", action="store_true", help="only what failed last time")
     parser.add_argument("--keep-old", action="store_true", help="believe results of older sources")
     parser.add_argument("--summary", action="store_true", help="run nothing")
-    parser.add_argument("--table", action="store_true", help="write litz/optable.json")
     return parser.parse_args()
 
 
@@ -70,9 +68,6 @@ def main() -> int:
     found = results.latest()
     text, failed = summary([found[c] for c in cases if c in found], len(cases), key)
     Console(highlight=False, markup=False, soft_wrap=True).print(text)
-    if options.table:
-        packets = {name: op.aten_name for name, op in BY_NAME.items()}
-        write_table([found[c] for c in cases if c in found], packets)
     return 1 if failed else 0
 
 
