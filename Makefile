@@ -1,16 +1,21 @@
-# make demo | make test | make lint | make clean. Each sets up what it needs in .venv.
+# make demo | make test | make test-ops | make lint | make clean. Each sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-ops lint clean
 
 demo: $(READY)
 	@$(BIN)/python -m litz.demo
 
 test: lint
 	@$(BIN)/python -m pytest
+
+# Every op in every dtype; goes on where it was stopped. Writes the op table.
+test-ops: $(READY)
+	@$(BIN)/python -m tests.ops.sweep --table
+	@$(BIN)/python -m litz ops --markdown > docs/ops.md
 
 lint: $(READY)
 	@$(BIN)/ruff check litz tests

@@ -18,7 +18,7 @@ from litz.fuzz import assert_same, check, data, generate, hunt, shrink, store
 from litz.fuzz.compare import Failure
 from litz.fuzz.hunt import judge, still_fails
 from litz.fuzz.isolate import Died, isolated
-from litz.fuzz.program import Input, Program, Step
+from litz.fuzz.program import Input, Program, Step, namespace
 from litz.fuzz.reference import run_wide
 
 # -- programs --------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def test_programs_are_long_and_run_in_eager(seed: int) -> None:
 
 
 def test_many_programs_draw_on_all_that_is_promised() -> None:
-    text = "\n".join(generate(seed).script() for seed in range(30))
+    text = "\n".join(generate(seed).script() for seed in range(60))
     for sign in ("transpose", "_(", "gather", "torch.cat", "F.pad", ".sum(", ".to(", "expand(",
                  "[..., 1::2]", "int8", "bfloat16", "softmax", "scatter"):  # fmt: skip
         assert sign in text, sign
@@ -47,9 +47,7 @@ def test_many_programs_draw_on_all_that_is_promised() -> None:
 
 def test_inputs_lie_in_memory_as_their_layout_says() -> None:
     made = {
-        layout: eval(
-            Input("x", (4, 6), "float32", layout=layout).text, {"data": data, **vars(torch)}
-        )
+        layout: eval(Input("x", (4, 6), "float32", layout=layout).text, namespace())
         for layout in ("contiguous", "transposed", "strided", "offset", "expanded")
     }
     assert all(t.shape == (4, 6) for t in made.values())
@@ -187,7 +185,8 @@ def test_steps_that_nothing_needs_go() -> None:
 
 
 @pytest.mark.usefixtures("wrong_sine")
-def test_a_hunt_stores_a_script_that_fails(tmp_path: Path) -> None:
+def test_a_hunt_stores_a_script_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("litz.fuzz.hunt.SHRINKING", 3.0)
     found = []
     tally = hunt(30, 600, 3, lambda _, find: found.append(find))
     assert tally.programs == 3

@@ -22,94 +22,22 @@ from torch.utils import _pytree as pytree
 ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
 
 # Calls that copy, move or choose numbers and so never round; a view shows its operand's anyway.
-EXACT = frozenset(
-    [
-        "abs",
-        "amax",
-        "amin",
-        "argmax",
-        "argmin",
-        "cat",
-        "chunk",
-        "clamp",
-        "clone",
-        "contiguous",
-        "cummax",
-        "cummin",
-        "embedding",
-        "expand",
-        "flip",
-        "gather",
-        "__getitem__",
-        "index_copy",
-        "index_fill",
-        "index_select",
-        "masked_fill",
-        "max",
-        "maximum",
-        "min",
-        "minimum",
-        "neg",
-        "pad",
-        "relu",
-        "repeat",
-        "repeat_interleave",
-        "roll",
-        "round",
-        "scatter",
-        "select_scatter",
-        "slice_scatter",
-        "sort",
-        "stack",
-        "take_along_dim",
-        "topk",
-        "tril",
-        "triu",
-        "unfold",
-        "where",
-        "ceil",
-        "floor",
-        "trunc",
-        "sign",
-        "copysign",
-        "nan_to_num",
-    ]
-)
+_EXACT = """
+    abs amax amin argmax argmin cat ceil chunk clamp clone contiguous copysign cummax cummin
+    embedding expand fill flip floor gather __getitem__ index_copy index_fill index_select
+    masked_fill masked_scatter max maximum min minimum nan_to_num neg pad relu repeat
+    repeat_interleave roll round scatter select_scatter sign slice_scatter sort stack
+    take_along_dim topk tril triu trunc unfold where zero
+"""
 # Calls with steps inside, one of which may cancel what the step before it rounded: as right as any
 # answer is the exact one for operands an ulp away.
-STEPS = frozenset(
-    [
-        "batch_norm",
-        "instance_norm",
-        "group_norm",
-        "layer_norm",
-        "rms_norm",
-        "local_response_norm",
-        "normalize",
-        "std",
-        "var",
-        "std_mean",
-        "var_mean",
-        "cosine_similarity",
-        "softmax",
-        "log_softmax",
-        "softmin",
-        "logsumexp",
-        "logcumsumexp",
-        "diff",
-        "cross_entropy",
-        "kl_div",
-        "interpolate",
-        "lerp",
-        "norm",
-        "vector_norm",
-        "frac",
-        "logit",
-        "sinc",
-        "einsum",
-    ]
-)
-WRITES = frozenset(["__setitem__", "__iadd__", "__isub__", "__imul__"])
+_STEPS = """
+    batch_norm instance_norm group_norm layer_norm rms_norm local_response_norm normalize std var
+    std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
+    cross_entropy kl_div interpolate lerp norm vector_norm frac logit sinc einsum
+"""
+EXACT, STEPS = frozenset(_EXACT.split()), frozenset(_STEPS.split())
+WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
 
 
 class Watched(TorchFunctionMode):

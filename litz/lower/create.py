@@ -49,14 +49,16 @@ for _name in ("ones", "ones_like", "new_ones"):
 # What an empty tensor holds is nobody's business, so it may as well cost nothing: zero is inlined.
 for _name in ("empty.memory_format", "empty_like", "new_empty", "empty_strided", "empty_permuted"):
     rule(_name)(partial(_uniform, 0))
+rule("new_empty_strided")(partial(_uniform, 0))
 
 
 def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:
     dtype = dtype_of(like.dtype)
-    # Eager computes start + step * i in double (or int64) and converts once; whole numbers are the
-    # same in both.
-    whole = all(float(v).is_integer() and abs(v) < 1 << 31 for v in (start, step))
-    wide = dtype_of(torch.float64 if dtype.is_float and not whole else torch.int64)
+    # Eager computes start + step * i in double (or int64) and converts once; whole numbers that
+    # a double holds are the same in both.
+    whole = float(start).is_integer() and float(step).is_integer()
+    exact = whole and abs(start) + abs(step) * like.numel() < 1 << 53
+    wide = dtype_of(torch.float64 if dtype.is_float and not exact else torch.int64)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         scaled = apply("mul", cast(p[0], wide), const(step, wide))

@@ -18,7 +18,6 @@ ALLOWED = {
     "aten.baddbmm.default",
     "aten.convolution.default",
     "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    "aten.max_pool2d_with_indices.default",
 }
 
 

@@ -1,0 +1,91 @@
+"""What `litz fuzz` has found, shrunk, one test each: wrong once, right since.
+
+Each function is the program as the fuzzer left it; its name says what was wrong with the compiler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import bfloat16, float16, float32, float64
+
+from litz.fuzz import assert_same, data
+
+Tensors = list[Any]
+
+
+def test_an_op_that_returns_nothing_is_called() -> None:
+    """`one_hot` asserts its operand through an op without results; lowering expected some."""
+
+    def program(x: Any) -> Tensors:
+        return [F.one_hot(x % 3, 3)]
+
+    assert_same(program, [data(1, (5,), torch.int64)])
+
+
+def test_an_empty_output_that_an_aten_call_reads_has_an_address() -> None:
+    """Never written, read by a call and returned: it was placed in the arena and outside it."""
+
+    def program(x: Any) -> Tensors:
+        deviation = x.std(-2)
+        return [torch.linalg.eigvalsh(deviation[None]), deviation]
+
+    assert_same(program, [data(1, (1, 0, 0), float32)])
+
+
+def test_points_that_meet_at_a_constant_place_all_count() -> None:
+    """Neither the place nor the value depends on the loop, so the update was hoisted out of it."""
+
+    def program(x: Any, y: Any) -> Tensors:
+        place = (x.long() % 1).flatten()
+        return [y.index_add(0, place, y[place])]
+
+    assert_same(program, [data(1, (2,), float32), data(1, (2,), float32)])
+
+
+def test_a_scatter_whose_index_is_known_is_still_a_scatter() -> None:
+    """`x % 1` is zero, so the index held no load, and the store was taken for a second copy."""
+
+    def program(x: Any) -> Tensors:
+        return [torch.zeros_like(x).scatter(1, x.long() % 1, x), x.scatter(1, x.long() % 1, 3)]
+
+    assert_same(program, [data(1, (1, 1), float32)])
+    assert_same(program, [data(1, (2, 5), float32)])
+
+
+def test_elements_met_by_a_known_index_forget_what_was_there() -> None:
+    def program(x: Any, y: Any, z: Any) -> Tensors:
+        return [z.scatter_reduce(1, x.long() % 1, y, "amin", include_self=False)]
+
+    assert_same(program, [data(1, (1, 1), d) for d in (float32, float16, float16)])
+
+
+def test_division_by_a_negative_number_is_signed() -> None:
+    """A dividend that is never negative was divided unsigned, whatever the divisor."""
+
+    def program(x: Any) -> Tensors:
+        numbers = torch.arange(9)
+        return [numbers % -4, numbers // -3, numbers % 4, (numbers % -4) // 2, x]
+
+    assert_same(program, [data(1, (2,), float32)])
+
+
+def test_lanes_may_read_different_places_of_a_row() -> None:
+    """Rows in lanes, and an index that differs by lane into scratch: a gather, not a load."""
+
+    def program(x: Any) -> Tensors:
+        deviation = x.std(-1, keepdim=True)
+        return [F.cross_entropy(deviation, deviation.argmax(1))]
+
+    assert_same(program, [data(1, (2, 2, 2), float32)])
+
+
+def test_a_loss_of_two_types_has_the_first() -> None:
+    """torch's decompositions promote where eager does not."""
+
+    def program(x: Any, y: Any) -> Tensors:
+        return [F.huber_loss(y, x, reduction="none"), F.soft_margin_loss(y, x)]
+
+    assert_same(program, [data(1, (3,), float64), data(1, (3,), bfloat16)])
