@@ -11,7 +11,6 @@ import platform
 import shutil
 import sys
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,7 +29,6 @@ app = typer.Typer(
 )
 _NEEDED = ("torch", "llvmlite", "numpy")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
-_FINDS = Path("litz_fuzz")
 _PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 
 
@@ -76,32 +74,6 @@ def env() -> None:
     for name, value in _facts():
         table.add_row(name, value)
     _print(table)
-
-
-@app.command()
-def fuzz(
-    seconds: Annotated[float, typer.Option(help="How long to look.")] = 60.0,
-    seed: Annotated[int, typer.Option(help="Program k has this seed plus k.")] = 0,
-    programs: Annotated[int | None, typer.Option(help="Stop after so many.")] = None,
-    store: Annotated[Path, typer.Option(help="Folder for the scripts of failures.")] = _FINDS,
-) -> None:
-    """Look for wrong code with random programs; shrink and store what fails."""
-    # Compiles, so it needs all of the compiler; the other commands do not.
-    from litz import fuzz as fuzzing
-
-    console = Console(highlight=False, markup=False)
-    with console.status("starting") as status:
-
-        def said(tally: fuzzing.Tally, find: fuzzing.Find | None) -> None:
-            status.update(str(tally))
-            if find is not None:
-                where = fuzzing.store(find, store)
-                console.print(f"{find.failure}\n  {where or 'like others before it'}")
-
-        tally = fuzzing.hunt(seed, seconds, programs, said)
-    console.print(str(tally))
-    if tally.finds:
-        raise typer.Exit(1)
 
 
 def _facts() -> list[tuple[str, str]]:
