@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from litz.ir.expr import Expr, apply, axis, cast, const, integer
-from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify, unravel
+from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify
 from litz.lower.join import all_of, between
 from litz.lower.reduce import combined, emit_combined
 from litz.lower.registry import NotGenerated, rule
@@ -76,13 +76,6 @@ class Strided:
     def inside(self, i: Expr, r: Expr) -> Expr:
         return between(self.place(i, r), 0, self.extent)
 
-    def first(self, i: Expr) -> Expr:
-        """The first tap that lies in the tensor."""
-        if self.padding == 0:
-            return ZERO
-        missing = _positive(_affine(i, -self.stride, self.padding + self.dilation - 1))
-        return floordiv(missing, integer(self.dilation))
-
     def size(self, i: Expr, with_padding: bool) -> Expr:
         """How many taps an average divides by; none lies behind the padding."""
         first = _affine(i, self.stride, -self.padding)
@@ -108,9 +101,6 @@ class Adaptive:
 
     def inside(self, i: Expr, r: Expr) -> Expr:
         return all_of([]) if self._even else apply("lt", self.place(i, r), self._end(i))
-
-    def first(self, i: Expr) -> Expr:
-        return ZERO
 
     def size(self, i: Expr) -> Expr:
         return simplify(apply("sub", self._end(i), self._first(i)))
@@ -167,18 +157,12 @@ def _positive(i: Expr) -> Expr:
     return apply("max", i, ZERO)
 
 
-Pooled = Strided | Adaptive
-
-
 class Window:
     """Windows over the last dimensions of an operand, the others as they are."""
 
     def __init__(self, taps: Sequence[Taps]) -> None:
         self.taps = taps
-        self.extents = [integer(t.count) for t in taps]
-        self.bound = [
-            ZERO if n.number == 1 else axis(f"r{k}", n) for k, n in enumerate(self.extents)
-        ]
+        self.bound = [ZERO if t.count == 1 else axis(f"r{k}", t.count) for k, t in enumerate(taps)]
         self.axes = tuple(r for r in self.bound if r is not ZERO)
 
     def at(self, p: Position) -> tuple[Position, Expr]:
@@ -213,43 +197,44 @@ def _generated(x: View) -> None:
 
 
 def _lower_max(
-    low: Lowering, like: Sequence[torch.Tensor], x: View, taps: Sequence[Pooled]
+    low: Lowering, like: Sequence[torch.Tensor], x: View, taps: Sequence[Taps]
 ) -> list[View]:
-    """The maximum, and where it is: two loops, so that indices which nobody reads cost nothing."""
+    """The maximum, then where it is: found by comparing, so that unused indices cost nothing."""
     _generated(x)
     window = Window(taps)
     dtype = x.dtype.compute
     target = low.buffer(like[0])
-    here = positions(target.shape)
-    place, inside = window.at(here)
-    value = widen(x.at(place, inside), x.dtype)
+    place, inside = window.at(positions(target.shape))
+    here = widen(x.at(place, inside), x.dtype)
     least = const(-math.inf if dtype.is_float else torch.iinfo(like[0].dtype).min, dtype)
-    value = value if inside.is_const else apply("where", inside, value, least)
-    values = emit_combined(low, target, combined(low, "max", window.axes, value), window.axes)
-    where = _place_of_max(low, window, value, here[-len(taps) :], x.shape[-len(taps) :])
+    candidate = here if inside.is_const else apply("where", inside, here, least)
+    best = combined(low, "max", window.axes, candidate)
+    values = emit_combined(low, target, best, window.axes)
+
+    found = widen(values.at(positions(target.shape)), x.dtype)
+    flat = ravel(place[-len(taps) :], x.shape[-len(taps) :])
+    where = _first_hit(low, window, here, inside, found, flat, _volume(x, len(taps)) - 1)
     return [values, emit_combined(low, low.buffer(like[1]), where, window.axes)]
 
 
-def _place_of_max(
-    low: Lowering, window: Window, value: Expr, here: Position, shape: Position
+def _first_hit(
+    low: Lowering, window: Window, here: Expr, inside: Expr, best: Expr, flat: Expr, last: int
 ) -> Expr:
-    """Eager's choice: the last NaN, else the first maximum, as a flat position.
+    """The first position of the maximum, as eager finds it; but the last one that is NaN."""
+    end = integer(last)
+    hit = apply("eq", here, best)
+    if not here.dtype.is_float:
+        chosen = apply("where", all_of([inside, hit]), flat, end)
+        return combined(low, "min", window.axes, chosen)
+    backwards = apply("isnan", best)
+    hit = all_of([inside, apply("or", hit, apply("isnan", here))])
+    number = apply("where", backwards, apply("sub", end, flat), flat)
+    first = combined(low, "min", window.axes, apply("where", hit, number, end))
+    return apply("where", backwards, apply("sub", end, first), first)
 
-    If all of a window is the least value there is, padding ties with it: hence `first`.
-    """
-    found = unravel(combined(low, "argmax", window.axes, value), tuple(window.extents))
-    chosen = []
-    flat = []
-    for tap, i, r, at in zip(window.taps, here, window.bound, found, strict=True):
-        first = tap.first(i)
-        chosen.append(tap.place(i, at if first is ZERO else apply("max", at, first)))
-        flat.append(tap.place(i, r))
-    place = ravel(tuple(chosen), shape)
-    if not value.dtype.is_float:
-        return place
-    number = apply("where", apply("isnan", value), ravel(tuple(flat), shape), integer(-1))
-    last_nan = combined(low, "max", window.axes, number)
-    return apply("where", apply("ge", last_nan, ZERO), last_nan, place)
+
+def _volume(x: View, rank: int) -> int:
+    return math.prod(n.number for n in x.shape[-rank:])
 
 
 def _lower_max_backward(

@@ -66,6 +66,8 @@ class Reducer:
         at = self.position(kept)
         if self.count == 0:
             return identity(kind, element_at(tuple(ZERO for _ in at)).dtype)
+        if not self.axes:
+            return integer(0) if REDUCTIONS[kind].gives_index else element_at(at)
         return combined(self.low, kind, self.axes, element_at(at))
 
     def emit(self, target: Any, value_at: Callable[[list[Expr]], Expr]) -> View:
@@ -76,14 +78,12 @@ class Reducer:
 def combined(low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
     """`value` combined over `axes`: one reduction, or written out if it has but a few points."""
     count = math.prod(a.extent.number for a in axes)
-    if count > low.config.unroll_reductions_threshold:
+    if count > low.config.unroll_reductions_threshold or REDUCTIONS[kind].gives_index:
         return reduce(kind, axes, value)
     terms = []
     for point in product(*(range(a.extent.number) for a in axes)):
         place = dict(zip(axes, map(integer, point), strict=True))
         terms.append(simplify_indices(substitute(value, place)))
-    if REDUCTIONS[kind].gives_index:
-        return _position(REDUCTIONS[kind].combine, terms)
     while len(terms) > 1:  # pairwise, as eager's sums are
         pairs = [
             arithmetic(REDUCTIONS[kind].combine, a, b)
@@ -91,19 +91,6 @@ def combined(low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr) -> E
         ]
         terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
     return terms[0]
-
-
-def _position(extreme: str, terms: list[Expr]) -> Expr:
-    """The number of the first NaN, else of the first extreme."""
-    best, found = terms[0], integer(0)
-    for number, term in enumerate(terms[1:], 1):
-        better = apply("gt" if extreme == "max" else "lt", term, best)
-        if term.dtype.is_float:
-            new = apply("and", apply("isnan", term), apply("not", apply("isnan", best)))
-            better = apply("or", better, new)
-        best = apply("where", better, term, best)
-        found = apply("where", better, integer(number), found)
-    return found
 
 
 def emit_combined(low: Lowering, target: Buffer, value: Expr, axes: tuple[Expr, ...]) -> View:
