@@ -211,7 +211,7 @@ def _split_flattened(loop: Loop, row: Expr) -> Loop:
     for node in walk(row):
         if node.op == "floordiv" and node.args[0].op == "axis" and node.args[1].is_const:
             variable, by = node.args[0], node.args[1].attr
-            if variable in loop.axes and variable.extent.number % by == 0:
+            if by > 1 and variable in loop.axes and variable.extent.number % by == 0:
                 return split_axis(loop, variable, by)
     return loop
 

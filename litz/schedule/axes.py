@@ -67,8 +67,11 @@ def _divided_axis(kernel: Kernel) -> tuple[Expr, int] | None:
             if node.op not in ("floordiv", "mod") or node.dtype.name != "i64":
                 continue
             variable, by = node.args
-            if variable.op == "axis" and by.is_const and variable.extent.number % by.attr == 0:
-                return variable, by.attr
+            # A program may divide an index by a negative number; no axis has that many points.
+            if variable.op != "axis" or not by.is_const or by.number < 2:
+                continue
+            if variable.extent.number % by.number == 0:
+                return variable, by.number
     return None
 
 

@@ -25,16 +25,6 @@ def test_an_op_that_returns_nothing_is_called() -> None:
     assert_same(program, [data(1, (5,), torch.int64)])
 
 
-def test_an_empty_output_that_an_aten_call_reads_has_an_address() -> None:
-    """Never written, read by a call and returned: it was placed in the arena and outside it."""
-
-    def program(x: Any) -> Tensors:
-        deviation = x.std(-2)
-        return [torch.linalg.eigvalsh(deviation[None]), deviation]
-
-    assert_same(program, [data(1, (1, 0, 0), float32)])
-
-
 def test_points_that_meet_at_a_constant_place_all_count() -> None:
     """Neither the place nor the value depends on the loop, so the update was hoisted out of it."""
 
