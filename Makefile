@@ -12,10 +12,9 @@ demo: $(READY)
 test: lint
 	@$(BIN)/python -m pytest
 
-# Every op in every dtype; goes on where it was stopped. Writes the op table.
+# Every op in every dtype; goes on where it was stopped.
 test-ops: $(READY)
-	@$(BIN)/python -m tests.ops.sweep --table
-	@$(BIN)/python -m litz ops --markdown > docs/ops.md
+	@$(BIN)/python -m tests.ops.sweep
 
 lint: $(READY)
 	@$(BIN)/ruff check litz tests

@@ -19,7 +19,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
+HALVES = (torch.float16, torch.bfloat16)
+ROUNDED = (torch.float32, *HALVES)
 
 # Calls that copy, move or choose numbers and so never round; a view shows its operand's anyway.
 _EXACT = """
@@ -70,21 +71,33 @@ class Widened(TorchFunctionMode):
         args, kwargs = pytree.tree_map(_wide, (args, kwargs or {}))
         given = _tensors((args, kwargs))
         types_seen = [self._next() for _ in given]
-        if _name(function) in STEPS:
-            near = iter([self._near(t, d) for t, d in zip(given, types_seen, strict=True)])
-            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(near), (args, kwargs))
         before = {memory(t) for t in given}
         largest = max((t.numel() for t in given), default=0)
         result = function(*args, **kwargs)
+        if self.noise and self._may_move(function, types_seen, result, before):
+            near = iter([self._near(t, d) for t, d in zip(given, types_seen, strict=True)])
+            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(near), (args, kwargs))
+            result = function(*args, **kwargs)
         for tensor in changed_by(function, args, result):
             dtype = self._next()
             is_new = memory(tensor) not in before and bool(before)
             if tensor.is_floating_point() and (is_new or writes(function)):
                 # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
                 rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))
-                ulp = 0.0 if is_exact(function) else torch.finfo(dtype).eps
-                self._move(tensor, rounds * ulp)
+                inside = types_seen if _name(function) in STEPS else []
+                self._move(tensor, 0.0 if is_exact(function) else rounds * _ulp([dtype, *inside]))
         return result
+
+    def _may_move(
+        self, function: Any, types_seen: list[torch.dtype], result: Any, before: set[int]
+    ) -> bool:
+        """Whether operands an ulp away are as good: for a call with steps inside, and for halves,
+        which a compiler may keep wide for one use and round for another."""
+        if writes(function) or is_exact(function) or _name(function) == "__setitem__":
+            return False
+        if any(memory(t) in before for t in _tensors(result)):
+            return False
+        return _name(function) in STEPS or any(t in HALVES for t in types_seen)
 
     def _next(self) -> torch.dtype:
         self.at += 1
@@ -102,6 +115,11 @@ class Widened(TorchFunctionMode):
             return
         off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
         tensor.mul_(1 + self.noise * ulp * off)
+
+
+def _ulp(dtypes: list[torch.dtype]) -> float:
+    """Of the coarsest."""
+    return max(float(torch.finfo(d).eps) for d in dtypes if d.is_floating_point)
 
 
 def changed_by(function: Any, args: Any, result: Any) -> list[torch.Tensor]:

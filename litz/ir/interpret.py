@@ -100,7 +100,8 @@ class Environment:
             self.allocate(window.buffer)  # no loop runs over an empty buffer
         flat, offset = self.storage[window.buffer.name], self.number(window.offset)
         shape, strides = self.shape(window.shape), self.shape(window.strides)
-        if offset < 0 or offset + _span(shape, strides) > len(flat):
+        span = _span(shape, strides)  # an empty window may begin anywhere
+        if span and (offset < 0 or offset + span > len(flat)):
             raise ValueError(f"{window} does not lie inside {window.buffer}")
         return as_strided(flat[offset:], shape, [flat.itemsize * step for step in strides])
 

@@ -32,7 +32,7 @@ FINDS: dict[str, Program] = {
     ),
     "loops over nothing divided by their length": program(
         "x0 = data(1, (3, 7, 0), float64)\nx1 = data(2, (3, 7, 0), float16)",
-        "v0 = x0 * x0", "v1 = x1.log_softmax(0)", "v2 = v0.sum(2) @ v0.sum(2).mT",
+        "x0.mul_(2)", "v0 = x0 * x0", "v1 = x1.log_softmax(0)", "v2 = v0.sum(2) @ v0.sum(2).mT",
         "v3 = (v0 + 1).mT @ v0", give="v0 v1 v2 v3",
     ),
     "a buffer read at stride zero alone was looked for among the arguments": program(

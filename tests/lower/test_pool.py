@@ -149,6 +149,19 @@ def test_empty_batch() -> None:
     agree(lambda x: F.adaptive_avg_pool2d(x, 3), torch.randn(0, 3, 9, 9))
 
 
+def test_no_access_leaves_a_buffer() -> None:
+    table: dict[str, Callable[..., Any]] = {
+        "max": lambda x: F.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True, return_indices=True),
+        "average": lambda x: F.avg_pool2d(x, (4, 3), 3, (2, 1), True, False),
+        "adaptive": lambda x: F.adaptive_max_pool2d(x, (13, 4), return_indices=True),
+        "reflect": lambda x: F.pad(x, (3, 1, 2, 2), "reflect"),
+        "grid": lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1), align_corners=False),
+        "cubic": lambda x: F.interpolate(x, size=(5, 13), mode="bicubic"),
+        "search": lambda x: torch.searchsorted(x.flatten(), x),
+    }
+    agree(table, numbers(torch.float32, 2, 3, 11, 10) / 8, debug_index_asserts=True)
+
+
 def test_the_interpreter_agrees() -> None:
     x = special(2, 3, 9, 8)
     for function in (

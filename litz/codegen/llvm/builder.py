@@ -243,16 +243,27 @@ class Builder:
         type = values[0].type
         return self.extern(f"llvm.{name}.{type.mangled}", type, *values)
 
+    def libm(self, symbol: str, *args: Value) -> Value:
+        """Call a scalar function of libm as it is.
+
+        Not as one LLVM knows: it makes fmod(x, y) an frem without NaNs if x is finite and y is not
+        zero, though y may be NaN, and then leaves the result undefined.
+        """
+        type = args[0].type
+        self.declares.add(f"declare {type} @{symbol}({', '.join(str(x.type) for x in args)})")
+        operands = ", ".join(map(str, args))
+        return self.emit(f"call {type} @{symbol}({operands}) nobuiltin", type)
+
     def each_lane(self, symbol: str, *args: Value) -> Value:
         """Call a scalar function of libm lane by lane."""
         type = args[0].type
         scalar = Type(type.element, 1)
         if type.lanes == 1:
-            return self.extern(symbol, scalar, *args)
+            return self.libm(symbol, *args)
         result = Value("poison", type)
         for lane in range(type.lanes):
             taken = [self.emit(f"extractelement {x}, i32 {lane}", scalar) for x in args]
-            value = self.extern(symbol, scalar, *taken)
+            value = self.libm(symbol, *taken)
             result = self.emit(f"insertelement {result}, {value}, i32 {lane}", type)
         return result
 
