@@ -56,7 +56,7 @@ def _compiled_or_eager(
         _refuse(error, kind, config, notes)
         return _eager(module)
     notes.graphs.append(report)
-    return compiled
+    return compiled.call
 
 
 def _eager(module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:

@@ -28,6 +28,7 @@ from litz.lower import lower
 from litz.passes import optimize
 from litz.plan import plan
 from litz.report import Report
+from litz.runtime import CompiledGraph
 from litz.schedule import schedule
 from litz.target import Target, host
 
@@ -59,6 +60,7 @@ class Compiled:
     function: Function
     config: Config
     reports: list[Report] = field(default_factory=list)
+    graphs: list[CompiledGraph] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._traced = through_aot(self.function, self._compile)
@@ -66,6 +68,7 @@ class Compiled:
     def _compile(self, module: torch.fx.GraphModule) -> Function:
         callable_, report = compile_graph(module, "inference", self.config)
         self.reports.append(report)
+        self.graphs.append(callable_)
         return callable_
 
     def __call__(self, *inputs: Any) -> Any:
@@ -82,6 +85,13 @@ def compiled(function: Function, **options: Any) -> Compiled:
     """Options are flags by name, with `__` for the dot: `cpp__threads=1`."""
     named = {name.replace("__", "."): value for name, value in options.items()}
     return Compiled(function, snapshot(named))
+
+
+def linked(function: Function, *inputs: Any, **options: Any) -> CompiledGraph:
+    """The callable that the last stage makes of a function."""
+    run = compiled(function, **options)
+    run(*(copied(i) for i in inputs))
+    return run.graphs[0]
 
 
 @dataclass(frozen=True)

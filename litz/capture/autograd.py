@@ -15,6 +15,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
 
 from litz.capture.decompositions import decompositions
+from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
 
 # (module, inputs, kind) -> a function over the list of inputs, which it may clear
 CompileGraph = Callable[[torch.fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
@@ -25,15 +26,25 @@ def through_autograd(
 ) -> Callable[..., Any]:
     """Functionalise, decompose and (for training) split into forward and backward."""
 
+    plain: list[Callable[..., Any]] = []  # the graph, if nothing need stand around it
+    modes = reason_in_modes(inputs)  # asked here: AOTAutograd traces in modes of its own
+
     def compiler(kind: str) -> Callable[..., Any]:
         return lambda gm, args: compile_graph(gm, args, kind)
+
+    def inference(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
+        compiled = compile_graph(gm, args, "inference")
+        if modes is None and reason_to_wrap(gm, inputs) is None:
+            plain.append(compiled)
+        return compiled
 
     hook = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
+        inference_compiler=inference,
         partition_fn=default_partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    return hook(module, inputs)  # type: ignore[no-any-return]
+    wrapped = hook(module, inputs)
+    return straight(plain[0]) if plain else wrapped  # type: ignore[no-any-return]

@@ -55,6 +55,11 @@ class Cpp:
     min_chunk_size: int = flag(
         4096, "schedule", "Elements of work that a thread must get before another is used.", low=1
     )
+    huge_pages: bool = flag(
+        True,
+        "runtime",
+        "Ask the system for large pages below outputs and arenas of 4 MiB and more.",
+    )
     opt_level: int = flag(
         2,
         "build",
@@ -105,6 +110,9 @@ class Config:
         True, "lower", "An op without a lowering runs through ATen; False makes it an error."
     )
     fallback_by_default: bool = flag(False, "lower", "Run every op through ATen.")
+    split_reductions: bool = flag(
+        True, "fuse", "Reduce few long rows in pieces, so that threads can share them."
+    )
     unroll_reductions_threshold: int = flag(
         8, "lower", "Write a reduction over at most this many elements as plain ops.", low=1
     )

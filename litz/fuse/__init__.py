@@ -2,7 +2,8 @@
 
 In: `LoopProgram`. Out: `KernelGraph`. First pointwise producers are written into their readers
 (`inline`), then what is left is grouped by rows (`group`, `rows`), then each group is written as
-phases (`kernels`). Example: softmax's five loops become one kernel of three phases.
+phases (`kernels`); long reductions of few rows are split (`split`). Example: softmax's five loops
+become one kernel of three phases.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from litz.config import Config
 from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
 from litz.fuse.kernels import make_kernel
+from litz.fuse.split import split_reduction
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -42,7 +44,7 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
             needed = outside[group.position] | (group.writes & inputs)
             kernel = make_kernel(group.loops, needed, simplifier, _name(group, len(body)))
             if kernel.phases:
-                body.append(kernel)
+                body += split_reduction(kernel) if config.split_reductions else [kernel]
     made: tuple[Decision, ...] = (*inlined.decisions, *decisions)
     return KernelGraph(program.inputs, program.constants, tuple(body), program.outputs, made)
 

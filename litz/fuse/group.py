@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from litz.config import Config
 from litz.fuse.rows import Member, Misfit, align, common_outer, extent_of, is_sequential
+from litz.fuse.split import few_rows
 from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
 from litz.target import Target
 
@@ -155,6 +156,10 @@ class _Grouper:
             if any(not is_sequential(m.loop) for m in members)
             else 0
         )
+        if self.config.split_reductions and _depend(members):
+            longest = max(extent_of(m.inner) for m in members)
+            if few_rows(rows, longest):
+                return Misfit(f"{rows} rows of {longest} points are split over threads instead")
         if rows < 2 * self.target.threads and rows * widest > WORTH_A_THREAD:
             return Misfit(f"{rows} rows would leave the pointwise part too few threads")
         row_bytes = sum(
@@ -165,6 +170,12 @@ class _Grouper:
         if row_bytes > self.target.l2_bytes // 2:
             return Misfit(f"a row of {row_bytes} bytes does not fit the cache")
         return None
+
+
+def _depend(members: list[Member]) -> bool:
+    """Whether one of them reads another's result."""
+    made = {m.loop.stores[0].buffer for m in members}
+    return any(n.buffer in made for m in members for n in m.loop.loads)
 
 
 def buffer_bytes(buffer: Buffer) -> int:

@@ -16,14 +16,13 @@ from litz.ir.expr import (
     apply,
     cast,
     const,
-    integer,
     load,
     narrow,
     rebuild,
     substitute,
     transform,
 )
-from litz.ir.index import simplify, simplify_indices
+from litz.ir.index import row_major, simplify, simplify_indices
 from litz.ir.program import Buffer, Kernel, Loop, Origin, Phase, Store, loads
 from litz.rewrite import Simplifier
 
@@ -153,13 +152,8 @@ def _row(store: Store, outer: tuple[Expr, ...]) -> _Row:
     """Halves stay wide: a value that never leaves the kernel is never rounded."""
     dims = tuple(d for d, i in enumerate(store.index) if i.axes - set(outer))
     shape = tuple(store.buffer.shape[d] for d in dims)
-    strides: list[Expr] = []
-    step = 1
-    for n in reversed(shape):
-        strides.insert(0, integer(step))
-        step *= n.number
     name, dtype = f"{store.buffer.name}_row", store.buffer.dtype.compute
-    return _Row(Buffer(name, dtype, shape, tuple(strides)), dims)
+    return _Row(Buffer(name, dtype, shape, row_major(shape)), dims)
 
 
 def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:

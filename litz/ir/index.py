@@ -438,6 +438,16 @@ def product(sizes: Iterable[Expr]) -> Expr:
     return from_poly(total)
 
 
+def row_major(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The strides of a contiguous buffer of constant sizes."""
+    strides: list[Expr] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, integer(step))
+        step *= n.number
+    return tuple(strides)
+
+
 def ravel(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Expr:
     """Row-major number of an index."""
     total = ZERO

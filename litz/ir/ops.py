@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from litz.ir.dtypes import DType
 from litz.ir.philox import random_bits
 from litz.ir.special import POLYNOMIALS, SPECIAL
 
@@ -254,6 +255,22 @@ def _over_axes(function: Numpy) -> Numpy:
             return function(values, axis=axes, keepdims=True).astype(values.dtype)
 
     return meaning
+
+
+def neutral(name: str, dtype: DType) -> float | int:
+    """What the op of this name leaves any value unchanged with."""
+    if name in ("add", "or"):
+        return 0
+    if name == "mul":
+        return 1
+    if name == "and":
+        return -1
+    largest = name == "min"
+    if dtype.is_float:
+        return math.inf if largest else -math.inf
+    if dtype.kind in "ub":
+        return (1 << dtype.bits) - 1 if largest else 0
+    return (1 << (dtype.bits - 1)) - 1 if largest else -(1 << (dtype.bits - 1))
 
 
 REDUCTIONS: dict[str, ReductionSpec] = {

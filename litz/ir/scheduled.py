@@ -16,14 +16,22 @@ class Choice:
     """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
     phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
     `chunk` is how much of the vector axis one task takes; `grain` is the least number of tasks
-    worth a thread."""
+    worth a thread; `across` is an outer axis that loads of other rows walk along: a block of it as
+    long as the lanes is one task, and such loads are transposed in registers."""
 
     lanes: int
     vector: Expr | None
     unroll: int
     chunk: int
     grain: int
+    across: Expr | None = None
     asserts: bool = False  # hold every access against the bounds of its buffer
+
+    def step(self, variable: Expr) -> int:
+        """How much of an outer axis one task takes."""
+        if variable is self.vector:
+            return self.chunk
+        return self.lanes if variable is self.across else 1
 
 
 @dataclass(frozen=True)
@@ -42,5 +50,5 @@ class ScheduledKernel:
         total = 1
         for a in self.kernel.outer:
             n = a.extent.number
-            total *= -(-n // self.choice.chunk) if a is self.choice.vector else n
+            total *= -(-n // self.choice.step(a))
         return total

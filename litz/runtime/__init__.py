@@ -13,7 +13,6 @@ from litz.config import Config
 from litz.ir.program import Plan
 from litz.ir.source import Binary, Source
 from litz.runtime.graph import CompiledGraph
-from litz.runtime.steps import make_steps
 from litz.trace import stage
 
 
@@ -21,8 +20,8 @@ from litz.trace import stage
 def link(
     plan: Plan, source: Source, binary: Binary, constants: dict[str, torch.Tensor], config: Config
 ) -> CompiledGraph:
-    """Resolve every step once, so that a call only walks a list."""
-    return CompiledGraph(plan, source, binary, make_steps(plan, source, binary), constants, config)
+    """Settle what is known beforehand, so that a call does the rest line by line."""
+    return CompiledGraph(plan, source, binary, constants, config)
 
 
 __all__ = ["CompiledGraph", "link"]

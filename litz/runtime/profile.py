@@ -1,7 +1,7 @@
 """Kernel times: what `LITZ_DEBUG=2` adds to a call.
 
-In: the native steps of a graph and the table of one call. Out: a line a kernel: microseconds, GB/s.
-Kernels run one by one instead of in their segment, which is otherwise the same work.
+In: the native segments of a graph. Out: segments that also print a line a kernel: microseconds,
+GB/s. Kernels run one by one instead of in their segment, which is otherwise the same work.
 """
 
 from __future__ import annotations
@@ -9,28 +9,52 @@ from __future__ import annotations
 import time
 
 from litz.ir.program import Buffer, Plan, read, written
-from litz.runtime.steps import NativeStep
+from litz.ir.source import Binary, Segment, Source
+from litz.runtime.steps import NATIVE, Native
+from litz.trace import KERNELS, Trace
+
+# The first call warms caches up; the second shows what a call costs.
+TIMED_CALLS = 2
 
 
-def moved_bytes(plan: Plan) -> dict[str, int]:
-    """Bytes each kernel reads and writes at least once."""
-    return {k.name: sum(_bytes(b) for b in (*read(k), *written(k))) for k in plan.graph.kernels}
+def timed_segments(plan: Plan, source: Source, binary: Binary, debug: int) -> list[Native]:
+    """Stand-ins for the segments of a graph."""
+    moved = [sum(_bytes(b) for b in (*read(k), *written(k))) for k in plan.graph.kernels]
+    names = [k.name for k in plan.graph.kernels]
+    return [TimedSegment(s, names, moved, binary, Trace(debug)) for s in source.segments]
 
 
 def _bytes(buffer: Buffer) -> int:
+    """Read or written at least once."""
     total = buffer.dtype.bytes
     for n in buffer.shape:
         total *= n.number
     return total
 
 
-def run_timed(step: NativeStep, address: int, moved: dict[str, int]) -> list[str]:
-    """Run the kernels of a step and say how long each took."""
-    lines = []
-    for name, function in step.kernels:
-        start = time.perf_counter()
-        function(address)
-        seconds = time.perf_counter() - start
-        rate = moved[name] / seconds / 1e9
-        lines.append(f"{1e6 * seconds:10.1f} us {rate:8.2f} GB/s  {name}")
-    return lines
+class TimedSegment:
+    """Runs the kernels of a segment and says, for the first calls, how long each took."""
+
+    def __init__(
+        self, segment: Segment, names: list[str], moved: list[int], binary: Binary, trace: Trace
+    ) -> None:
+        self.whole: Native = NATIVE(binary.address[segment.name])
+        self.kernels = [
+            (names[k], moved[k], NATIVE(binary.address[f"litz_step_{k}"])) for k in segment.kernels
+        ]
+        self.name, self.trace, self.left = segment.name, trace, TIMED_CALLS
+
+    def __call__(self, address: int) -> None:
+        if not self.left:
+            self.whole(address)
+            return
+        self.left -= 1
+        lines = [_timed(name, moved, run, address) for name, moved, run in self.kernels]
+        self.trace.note(KERNELS, f"kernels of {self.name}", "\n".join(lines))
+
+
+def _timed(name: str, moved: int, run: Native, address: int) -> str:
+    start = time.perf_counter()
+    run(address)
+    seconds = time.perf_counter() - start
+    return f"{1e6 * seconds:10.1f} us {moved / seconds / 1e9:8.2f} GB/s  {name}"

@@ -1,13 +1,13 @@
-"""The steps of a compiled graph: native segments and ATen calls, resolved once.
+"""The steps of a compiled graph, resolved once: native functions, ATen's ops, lifetimes.
 
-In: `Plan`, `Source`, `Binary`. Out: a list of steps, each a callable over the tensors of one call.
+In: `Plan`, `Source`, `Binary`. Out: what `entry` writes its lines with. Example: the step
+`aten.mm.default` that has a place for its result calls `torch.mm`.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ TO_TORCH: dict[str, torch.dtype] = {
     "bool": torch.bool,
 }
 NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+Native = Callable[[int], None]
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
@@ -41,63 +42,31 @@ def numbers(sizes: tuple[Expr, ...]) -> tuple[int, ...]:
     return tuple(s.number for s in sizes)
 
 
-@dataclass(frozen=True)
-class NativeStep:
-    """One native call: the kernels between two ATen calls."""
-
-    function: Callable[[int], None]
-    kernels: tuple[tuple[str, Callable[[int], None]], ...]  # the same one by one, for timing
+def segments_of(source: Source, binary: Binary) -> list[Native]:
+    """The native functions, each for the kernels between two ATen calls."""
+    return [NATIVE(binary.address[segment.name]) for segment in source.segments]
 
 
-@dataclass(frozen=True)
-class ExternStep:
-    """One ATen call. `made` are the buffers of its results, `freed` those nobody needs after it."""
-
-    op: Callable[..., Any]
-    extern: Extern
-    returns_alias: bool
-    freed: tuple[str, ...]
-
-
-Step = NativeStep | ExternStep
-
-
-def make_steps(plan: Plan, source: Source, binary: Binary) -> list[Step]:
-    """Kernels join into segments; every op name is looked up."""
-    steps: list[Step] = []
-    freed = _freed(plan)
-    segments = iter(source.segments)
-    in_segment = False
-    for position, step in enumerate(plan.graph.body):
-        if isinstance(step, Extern):
-            steps.append(_extern_step(step, tuple(freed.get(position, ()))))
-            in_segment = False
-        elif not in_segment:
-            steps.append(_native_step(plan, next(segments), binary))
-            in_segment = True
-    return steps
-
-
-def _native_step(plan: Plan, segment: Any, binary: Binary) -> NativeStep:
-    kernels = plan.graph.kernels
-    singles = tuple(
-        (kernels[k].name, NATIVE(binary.address[f"litz_step_{k}"])) for k in segment.kernels
-    )
-    return NativeStep(NATIVE(binary.address[segment.name]), singles)
-
-
-def _extern_step(step: Extern, freed: tuple[str, ...]) -> ExternStep:
+def op_of(step: Extern) -> Callable[..., Any]:
+    """The function that an extern calls."""
     namespace, name, *overload = step.target.split(".")
-    op = getattr(getattr(torch.ops, namespace), name)
-    returns_alias = False
-    if overload:  # higher-order ops have none, nor a schema
-        packet, op = op, getattr(op, overload[0])
-        returns_alias = any(r.alias_info is not None for r in op._schema.returns)
-        op = packet.out if step.into else op
-    return ExternStep(op, step, returns_alias, freed)
+    packet = getattr(getattr(torch.ops, namespace), name)
+    if not overload:  # higher-order ops have no overloads
+        return packet  # type: ignore[no-any-return]
+    if step.into:
+        # torch.mm(a, b, out=c) is the same op behind a cheaper door
+        return getattr(torch, name, packet.out)  # type: ignore[no-any-return]
+    return getattr(packet, overload[0])  # type: ignore[no-any-return]
 
 
-def _freed(plan: Plan) -> dict[int, list[str]]:
+def returns_alias(step: Extern) -> bool:
+    """Whether a result may share memory with an operand."""
+    op = op_of(step)
+    schema = getattr(op, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def freed_after(plan: Plan) -> dict[int, list[str]]:
     """For each step, ATen's own results that no later step and no output uses."""
     body = plan.graph.body
     own = {b.name for s in body if isinstance(s, Extern) and not s.into for b in s.writes}

@@ -123,7 +123,9 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
         rest = [a for a in _store_order(kernel, best, config) if a not in (best, along)]
         kernel = reorder_outer(kernel, (best, *rest, along))
         chunk = min(CROSSING_VECTORS * lanes, best.extent.number)
-        return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
+        block = chunk * lanes if lanes > 1 else chunk
+        across = along if lanes > 1 else None
+        return kernel, Choice(lanes, best, 1, chunk, grain(kernel, block, config), across)
     kernel = reorder_outer(kernel, _store_order(kernel, best, config))
     if sequential:
         lanes *= COLUMN_VECTORS

@@ -40,7 +40,9 @@ def test_flags_are_attributes() -> None:
     assert litz.config.cpp.threads == -1
     assert litz.config.triton.cudagraphs is False
     assert {"max_fusion_size", "cpp", "patch"} <= set(dir(litz.config))
-    assert dir(litz.config.cpp) == sorted(["threads", "simdlen", "min_chunk_size", "opt_level"])
+    assert dir(litz.config.cpp) == sorted(
+        ["threads", "simdlen", "huge_pages", "min_chunk_size", "opt_level"]
+    )
 
 
 def test_assignment_holds_until_the_next(settings: Settings) -> None:

@@ -17,9 +17,10 @@ from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scans import Scan
 from litz.codegen.llvm.scope import I64, Scope, Scopes
+from litz.codegen.llvm.tiles import Tile, crosses
 from litz.codegen.llvm.values import Values
 from litz.ir.expr import Expr, apply, cast, load, narrow, walk
-from litz.ir.program import Phase, Store, read, written
+from litz.ir.program import Phase, Store, loads, read, written
 from litz.ir.scheduled import ScheduledKernel
 
 POINTER = Type("ptr", 1)
@@ -37,6 +38,9 @@ class KernelEmitter:
         self.values = Values(self.b, self.scopes, self.choice.lanes)
         self.values.memory.asserts = self.choice.asserts
         self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
+        self.tiles: list[Tile] = []
+        # Of the axis that tiles run across: the first step, how many, and which are inside.
+        self.block: tuple[Value, Value, Value | None]
 
     def emit(self) -> str:
         """The whole function."""
@@ -91,23 +95,23 @@ class KernelEmitter:
 
     # -- outer axes --------------------------------------------------------------------------
 
-    def _bind_tasks(self, task: Value) -> Value:
-        """Read the outer axes off the task's number, the last one fastest; of the vector axis, that
-        gives the chunk."""
+    def _bind_tasks(self, task: Value) -> dict[Expr, Value]:
+        """Read the outer axes off the task's number, the last one fastest. Of an axis that a task
+        takes several points of, that gives the first one."""
         b, level = self.b, self.scopes.depth
-        left, piece = task, b.constant(0, I64)
+        left, first = task, {}
         for k, a in enumerate(reversed(self.kernel.outer)):
-            n = a.extent.number
-            n = -(-n // self.choice.chunk) if a is self.choice.vector else n
+            step = self.choice.step(a)
+            n = -(-a.extent.number // step)
             last = k == len(self.kernel.outer) - 1
             digit = left if last else self._digit(left, n)
             left = left if last or n == 1 else b.emit(f"udiv {left}, {n}", I64)
-            if a is self.choice.vector:
-                piece = digit
+            if a is self.choice.vector or a is self.choice.across:
+                first[a] = b.mul(digit, step)
             else:
                 self.values.axis_level[a] = level
                 self.scopes.bind(level, a, digit)
-        return piece
+        return first
 
     def _digit(self, number: Value, n: int) -> Value:
         return self.b.emit(f"urem {number}, {n}", I64) if n > 1 else self.b.constant(0, I64)
@@ -117,9 +121,10 @@ class KernelEmitter:
         vector, chunk, lanes = self.choice.vector, self.choice.chunk, self.choice.lanes
         assert vector is not None
         n = vector.extent.number
-        piece = self._bind_tasks(task)
-        b = self.b
-        start = b.mul(piece, chunk)
+        first = self._bind_tasks(task)
+        b, start = self.b, first[vector]
+        if self.choice.across is not None:
+            self._start_tiles(vector, self.choice.across, first[self.choice.across])
         stop = b.intrinsic("smin", b.add(start, chunk), n)
         self.values.axis_level[vector] = self.values.row_level = self.scopes.depth + 1
         base = self.scopes.open_loop(start, stop, lanes, whole_steps=True)
@@ -127,15 +132,44 @@ class KernelEmitter:
         self.scopes.close()
         if n % lanes:  # a chunk is whole vectors, but for the last one
             whole = b.emit(f"and {b.sub(stop, start)}, {-lanes}", I64)
-            first = b.add(start, whole)
-            self.scopes.open_if(b.compare("slt", first, stop))
-            self._lane_group(vector, first, n % lanes)
+            rest = b.add(start, whole)
+            self.scopes.open_if(b.compare("slt", rest, stop))
+            self._lane_group(vector, rest, n % lanes)
             self.scopes.close()
+
+    def _start_tiles(self, vector: Expr, across: Expr, first: Value) -> None:
+        """The loads that are read by rows, and the block of `across` that this task takes."""
+        b, lanes = self.b, self.choice.lanes
+        found = [n for s in self.kernel.phases[0].stores for n in loads(s.value)]
+        written = self.values.memory.written
+        crossing = [n for n in dict.fromkeys(found) if crosses(n, vector, across, written)]
+        self.tiles = [Tile(self.values, n, vector, across) for n in crossing]
+        self.block = first, b.constant(lanes, I64), None
+        if across.extent.number % lanes:
+            left = b.sub(b.constant(across.extent.number, I64), first)
+            inside = b.compare("slt", self.values.iota(1), self.values.spread(left))
+            self.block = first, b.intrinsic("smin", left, lanes), inside
 
     def _lane_group(self, vector: Expr, base: Value, tail: int | None) -> None:
         self.values.set_vector(vector, base, tail)
-        for phase in self.kernel.phases:
-            self._phase(phase, in_lanes=False)
+        if self.choice.across is None:
+            for phase in self.kernel.phases:
+                self._phase(phase, in_lanes=False)
+        else:
+            self._across(self.choice.across, base, tail)
+
+    def _across(self, across: Expr, base: Value, tail: int | None) -> None:
+        """Transpose what the block needs, then take its steps one by one."""
+        first, count, inside = self.block
+        for tile in self.tiles:
+            tile.fill(base, tail, first, inside)
+        number = self.scopes.open_loop(self._number(0), count, 1)
+        level = self.values.axis_level[across] = self.scopes.depth
+        self.scopes.bind(level, across, self.b.add(first, number))
+        for tile in self.tiles:
+            self.scopes.bind(level, tile.node, tile.step(number))
+        self._stores(list(self.kernel.phases[0].stores))
+        self.scopes.close()
 
     def _rows_in_lanes(self) -> None:
         for phase in self.kernel.phases:

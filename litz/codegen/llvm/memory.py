@@ -130,9 +130,9 @@ class Memory:
     def _loaded(self, node: Expr, address: Value, lanes: int) -> Value:
         kind = stored_type(node.dtype, lanes)
         text = f"load {kind}, {address}, align {node.dtype.bytes}"
-        return self._from_memory(node.dtype, self.v.b.emit(text, kind))
+        return self.from_memory(node.dtype, self.v.b.emit(text, kind))
 
-    def _from_memory(self, dtype: DType, value: Value) -> Value:
+    def from_memory(self, dtype: DType, value: Value) -> Value:
         return self.v.b.compare("ne", value, 0) if dtype is BOOL else value
 
     def _scalar_load(self, node: Expr, place: Value, guard: Value | None) -> Value:
@@ -144,19 +144,26 @@ class Memory:
         return self._loaded(node, address, 1)
 
     def _masked_load(self, node: Expr, address: Value, mask: Value | None) -> Value:
-        if mask is None or self.v.lanes == 1:
-            return (
-                self._loaded(node, address, self.v.lanes)
-                if mask is None
-                else (self._lane_load(node, address, mask))
-            )
+        if mask is None:
+            return self._loaded(node, address, self.v.lanes)
+        if self.v.lanes == 1:
+            return self._lane_load(node, address, mask)
+        return self.from_memory(node.dtype, self._masked(node, address, mask))
+
+    def neighbours(self, node: Expr, place: Value, mask: Value | None) -> Value:
+        """As many elements from a place on as there are lanes, as they lie in memory."""
+        place = self._inside(node.buffer, place, mask, self.v.lanes)
+        address, kind = self._address(node.buffer, place), stored_type(node.dtype, self.v.lanes)
+        if mask is None:
+            return self.v.b.emit(f"load {kind}, {address}, align {node.dtype.bytes}", kind)
+        return self._masked(node, address, mask)
+
+    def _masked(self, node: Expr, address: Value, mask: Value) -> Value:
         kind = stored_type(node.dtype, self.v.lanes)
         symbol = f"llvm.masked.load.{kind.mangled}.p0"
         align = Value(str(node.dtype.bytes), Type("i32", 1))
         zero = Value("zeroinitializer", kind)
-        return self._from_memory(
-            node.dtype, self._masked_call(symbol, kind, address, align, mask, zero)
-        )
+        return self._masked_call(symbol, kind, address, align, mask, zero)
 
     def _lane_load(self, node: Expr, address: Value, mask: Value) -> Value:
         assert self.safe is not None
@@ -177,7 +184,7 @@ class Memory:
         align = Value(str(node.dtype.bytes), Type("i32", 1))
         inside = mask or self.v.b.constant(1, Type("i1", self.v.lanes))
         zero = Value("zeroinitializer", kind)
-        return self._from_memory(
+        return self.from_memory(
             node.dtype, self._masked_call(symbol, kind, address, align, inside, zero)
         )
 

@@ -7,33 +7,15 @@ result does not depend on timing. Example: a row of 768 floats is summed in 4 ve
 
 from __future__ import annotations
 
-import math
-
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.ops import SPELLING, computed_type
 from litz.codegen.llvm.values import Values
-from litz.ir.dtypes import BOOL, DType
+from litz.ir.dtypes import BOOL
 from litz.ir.expr import Expr
 from litz.ir.index import ravel
-from litz.ir.ops import REDUCTIONS
+from litz.ir.ops import REDUCTIONS, neutral
 
 INDEX = Type("i64", 1)
-
-
-def identity(name: str, dtype: DType) -> float | int:
-    """What the op of this name leaves any value unchanged with."""
-    if name in ("add", "or"):
-        return 0
-    if name == "mul":
-        return 1
-    if name == "and":
-        return -1
-    largest = name == "min"
-    if dtype.is_float:
-        return math.inf if largest else -math.inf
-    if dtype.kind in "ub":
-        return (1 << dtype.bits) - 1 if largest else 0
-    return (1 << (dtype.bits - 1)) - 1 if largest else -(1 << (dtype.bits - 1))
 
 
 def stack_slot(values: Values, kind: Type, name: str) -> Value:
@@ -59,9 +41,9 @@ class Reduction:
 
     def start(self) -> None:
         b = self.values.b
-        neutral = b.constant(identity(self.spec.combine, self.dtype), self.type)
+        start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
         for slot in self.slots:
-            b.lines.append(f"  store {neutral}, {slot}")
+            b.lines.append(f"  store {start}, {slot}")
         if self.places is not None:
             none = b.constant(-1, Type("i64", self.type.lanes))
             b.lines.append(f"  store {none}, {self.places}")
@@ -75,8 +57,8 @@ class Reduction:
             self._update_place(value)
             return
         if values.mask is not None and value.type.lanes > 1:
-            neutral = b.constant(identity(self.spec.combine, self.dtype), self.type)
-            value = b.select(values.mask, value, neutral)
+            start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
+            value = b.select(values.mask, value, start)
         slot = self.slots[copy]
         before = b.emit(f"load {self.type}, {slot}", self.type)
         after = self._combine(before, value)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.ops import SPELLING, computed_type
-from litz.codegen.llvm.reductions import identity, stack_slot
+from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.values import Values
 from litz.ir.dtypes import F32, F64, I32, I64, DType
 from litz.ir.expr import Expr
-from litz.ir.ops import SCANS
+from litz.ir.ops import SCANS, neutral
 
 # The integers that hold the order of each float type.
 ORDERED: dict[DType, DType] = {F32: I32, F64: I64}
@@ -38,7 +38,7 @@ class Scan:
 
     def start(self) -> None:
         b = self.values.b
-        self._store(b.constant(identity(self.spec.combine, self.key), self.carry_type), self.carry)
+        self._store(b.constant(neutral(self.spec.combine, self.key), self.carry_type), self.carry)
         self._store(b.constant(0, self.second_type), self.second)
 
     def step(self, value: Value) -> Value:

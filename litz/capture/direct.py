@@ -1,0 +1,80 @@
+"""The short way into a graph, past AOTAutograd's wrapper, where that wrapper has nothing to do.
+
+In: AOTAutograd's inference graph, its metadata and the inputs Dynamo gave. Out: a reason why the
+wrapper is needed, or None. The wrapper puts gradients, aliases and mutations right around a call,
+which costs as much as the rest of a small graph. Where a graph returns fresh tensors alone and
+nothing in it looks at the modes that the wrapper switches off, a call may go straight in. Dynamo
+guards all that this depends on: layouts, requires_grad, grad mode, autocast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
+from torch._guards import TracingContext
+
+
+def reason_in_modes(inputs: Sequence[Any]) -> str | None:
+    """What around a call, or in its inputs, the wrapper must keep from the ops inside."""
+    tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
+    if any(type(t) not in (torch.Tensor, torch.nn.Parameter) and not _is_fake(t) for t in tensors):
+        return "a tensor subclass"
+    if torch._C._is_any_autocast_enabled():
+        return "autocast"
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return "an input that requires grad, without a gradient"
+    return None
+
+
+def reason_to_wrap(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> str | None:
+    """What the wrapper does for a graph itself."""
+    context = TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    if meta is None:
+        return "no metadata"
+    return _changes(meta) or _shape_of_call(module, inputs, meta)
+
+
+def _is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, torch._subclasses.FakeTensor)
+
+
+def _changes(meta: ViewAndMutationMeta) -> str | None:
+    """What the wrapper does behind a call."""
+    if any(i.mutates_data or i.mutates_metadata for i in meta.input_info):
+        return "a mutated input"
+    if any(o.output_type is not OutputType.non_alias for o in meta.output_info):
+        return "an output that shares memory"
+    if meta.num_intermediate_bases or meta.tokens or meta.grad_enabled_mutation is not None:
+        return "an intermediate base, an effect or a change of grad mode"
+    if meta.num_graphsafe_rng_states or meta.is_rng_op_functionalized:
+        return "states of random generators"
+    return None
+
+
+def _shape_of_call(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], meta: ViewAndMutationMeta
+) -> str | None:
+    """Arguments or results that the wrapper would add or take away, and ops it watches."""
+    nodes = list(module.graph.nodes)
+    places = sum(n.op == "placeholder" for n in nodes)
+    (returned,) = (n.args[0] for n in nodes if n.op == "output")
+    if places != len(inputs) or len(returned) != len(meta.output_info):
+        return "arguments or results of its own"
+    called = [n.target for n in nodes if n.op == "call_function"]
+    if any(getattr(t, "namespace", "aten") not in ("aten", "prims") for t in called):
+        return "a custom op"
+    return None
+
+
+def straight(call: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """A graph's call as Dynamo makes it: one argument an input."""
+
+    def run(*args: Any) -> Any:
+        return call(list(args))
+
+    return run

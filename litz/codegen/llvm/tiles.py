@@ -1,0 +1,105 @@
+"""Tiles: a load that strides over the lanes becomes whole rows, transposed in registers.
+
+In: a load whose index moves by one along another axis than the lanes, `across`. Out: for a group of
+lanes and a block of `across`, one row of neighbours a lane, turned into one vector of lanes a step
+across, and kept on the stack until that step is reached. Where sixteen gathers would touch sixteen
+cache lines each, sixteen loads touch each line once. For x.t() + y with i in lanes:
+
+    rows:   lane i reads x[i, j .. j + 15]          16 vectors along j
+    tile:   step j + k holds x[i .. i + 15, j + k]  16 vectors along i
+"""
+
+from __future__ import annotations
+
+from litz.codegen.llvm.builder import Type, Value
+from litz.codegen.llvm.ops import stored_type
+from litz.codegen.llvm.values import Values
+from litz.ir.expr import Expr
+from litz.ir.index import coefficient
+from litz.ir.program import Buffer
+
+
+class Tile:
+    """One load of a kernel, block by block."""
+
+    def __init__(self, values: Values, node: Expr, vector: Expr, across: Expr) -> None:
+        self.v, self.node, self.lanes = values, node, values.lanes
+        by_lane = coefficient(node.index[0], vector)
+        assert by_lane is not None
+        by_step = coefficient(by_lane[1], across)
+        assert by_step is not None
+        self.stride, self.rest = by_lane[0].number, by_step[1]
+        self.kind = stored_type(node.dtype, self.lanes)
+        name = values.b.fresh("tile")
+        self.memory = Value(f"%{name}", Type("ptr", 1))
+        size = f"[{self.lanes} x {self.kind}], align 64"
+        values.scopes.stack[0].lines.insert(1, f"  {self.memory.text} = alloca {size}")
+
+    def fill(self, base: Value, tail: int | None, first: Value, inside: Value | None) -> None:
+        """Read the rows of a group of lanes from step `first` on. `inside` says which steps are
+        left in the last block; lanes behind the last one read its row again."""
+        rest = self.v.value(self.rest)
+        self.v.scopes.select(self.v.scopes.depth)
+        origin = self.v.b.add(self.v.b.add(rest, first), self.v.b.mul(base, self.stride))
+        last = (tail or self.lanes) - 1
+        rows = [self._row(origin, min(lane, last), inside) for lane in range(self.lanes)]
+        for step, vector in enumerate(self._transposed(rows)):
+            place = self._at(self.v.b.constant(step, Type("i64", 1)))
+            self.v.b.lines.append(f"  store {vector}, {place}, align {self._bytes}")
+
+    def step(self, number: Value) -> Value:
+        """The lanes' values at a step of the block."""
+        text = f"load {self.kind}, {self._at(number)}, align {self._bytes}"
+        return self.v.memory.from_memory(self.node.dtype, self.v.b.emit(text, self.kind))
+
+    @property
+    def _bytes(self) -> int:
+        return self.node.dtype.bytes * self.lanes
+
+    def _at(self, number: Value) -> Value:
+        return self.v.b.emit(
+            f"getelementptr inbounds {self.kind}, {self.memory}, {number}", Type("ptr", 1)
+        )
+
+    def _row(self, origin: Value, lane: int, inside: Value | None) -> Value:
+        place = self.v.b.add(origin, lane * self.stride) if lane else origin
+        return self.v.memory.neighbours(self.node, place, inside)
+
+    def _transposed(self, rows: list[Value]) -> list[Value]:
+        """Swap quarters of ever larger squares: a stage for each bit of a lane's number."""
+        apart = 1
+        while apart < self.lanes:
+            for low in range(self.lanes):
+                if low & apart == 0:
+                    high = low + apart
+                    rows[low], rows[high] = self._swapped(rows[low], rows[high], apart)
+            apart *= 2
+        return rows
+
+    def _swapped(self, low: Value, high: Value, apart: int) -> tuple[Value, Value]:
+        """What lies `apart` to the right in the upper row changes places with what lies to the
+        left in the lower one."""
+        n = self.lanes
+        upper = [k if k & apart == 0 else n + k - apart for k in range(n)]
+        lower = [k + apart if k & apart == 0 else n + k for k in range(n)]
+        return self._picked(low, high, upper), self._picked(low, high, lower)
+
+    def _picked(self, low: Value, high: Value, lanes: list[int]) -> Value:
+        numbers = ", ".join(f"i32 {k}" for k in lanes)
+        text = f"shufflevector {low}, {high}, <{self.lanes} x i32> <{numbers}>"
+        return self.v.b.emit(text, self.kind)
+
+
+def crosses(node: Expr, vector: Expr, across: Expr, written: set[Buffer]) -> bool:
+    """Whether a load can be read by rows: it moves by one along `across` and by a constant along
+    the lanes, reads under no condition, and what it reads does not change meanwhile."""
+    if node.guard is not None or node.buffer in written:
+        return False
+    by_lane = coefficient(node.index[0], vector)
+    if by_lane is None or not by_lane[0].is_const or by_lane[0].number in (0, 1):
+        return False
+    by_step = coefficient(by_lane[1], across)
+    if by_step is None or not by_step[0].is_const or by_step[0].number != 1:
+        return False
+    # Another load inside the index may change from step to step.
+    return vector not in by_step[1].axes and across not in by_step[1].axes

@@ -1,0 +1,164 @@
+"""Split reductions: a few long rows become many short ones, so that threads can share them.
+
+In: a `Kernel` with one reduction phase. Out: two kernels, or the same one. The first reduces pieces
+of each row into a small buffer, the second reduces the pieces. How many pieces there are follows
+from the sizes alone, never from the threads, so that a sum is the same on any machine; and a sum of
+sums loses less to rounding than one long sum. Example:
+
+    s[] = sum over j < 1048576 of x[j]
+    ->  p[o] = sum over j < 16384 of x[o * 16384 + j];  s[] = sum over o < 64 of p[o]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from litz.fuse.inline import guarded
+from litz.ir.dtypes import BOOL
+from litz.ir.expr import (
+    Expr,
+    apply,
+    axis,
+    const,
+    integer,
+    load,
+    rebuild,
+    reduce,
+    substitute,
+    transform,
+    walk,
+)
+from litz.ir.index import row_major, simplify_indices
+from litz.ir.ops import REDUCTIONS, neutral
+from litz.ir.program import Buffer, Kernel, Phase, Store, loads
+
+# With fewer rows than this, threads have too little to share.
+FEW_ROWS = 16
+# A column reduction takes its rows side by side: this many make up one task.
+COLUMNS_A_TASK = 256
+# Elements that are worth a second kernel.
+WORTH_SPLITTING = 1 << 16
+# Elements of a piece, and the most pieces of a row.
+PIECE = 1 << 13
+MOST_PIECES = 64
+
+
+def few_rows(rows: int, points: int) -> bool:
+    """Whether rows of this many points each are better split than kept whole."""
+    return rows < FEW_ROWS and rows * points >= WORTH_SPLITTING
+
+
+def split_reduction(kernel: Kernel) -> list[Kernel]:
+    """The kernel in two, if that gives threads something to share."""
+    if len(kernel.phases) != 1 or kernel.scratch:
+        return [kernel]
+    (phase,) = kernel.phases
+    if not _can_split(phase):
+        return [kernel]
+    rows, points = _extent(kernel.outer), _extent(phase.inner)
+    tasks = rows if _along_rows(phase) else -(-rows // COLUMNS_A_TASK)
+    if not few_rows(tasks, points * max(rows // max(tasks, 1), 1)):
+        return [kernel]
+    cut = _cut(phase.inner, min(MOST_PIECES, max(rows * points // (tasks * PIECE), 1)))
+    return [kernel] if not cut.outer else _in_two(kernel, phase, cut)
+
+
+def _can_split(phase: Phase) -> bool:
+    nodes = [n for s in phase.stores for n in walk(s.value)]
+    if any(s.scatters for s in phase.stores) or any(n.op == "scan" for n in nodes):
+        return False
+    reduces = [n for n in nodes if n.op == "reduce"]
+    return bool(reduces) and not any(REDUCTIONS[n.attr[0]].gives_index for n in reduces)
+
+
+def _along_rows(phase: Phase) -> bool:
+    """Whether neighbours in memory belong to one row."""
+    for store in phase.stores:
+        for node in loads(store.value):
+            steps = zip(node.index, node.buffer.strides, strict=True)
+            near = {a for i, step in steps if step.is_const and step.number == 1 for a in i.axes}
+            if near and not near & set(phase.inner):
+                return False
+    return True
+
+
+def _extent(axes: tuple[Expr, ...]) -> int:
+    total = 1
+    for a in axes:
+        total *= a.extent.number
+    return total
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """`outer` counts pieces, `inner` runs inside one; `places` writes the old axes with both, which
+    lie inside the loop where `guard` holds."""
+
+    outer: tuple[Expr, ...]
+    inner: tuple[Expr, ...]
+    places: dict[Expr, Expr]
+    guard: Expr | None
+
+
+def _cut(inner: tuple[Expr, ...], pieces: int) -> _Cut:
+    """Whole leading axes count pieces until the last of them is cut."""
+    outer: list[Expr] = []
+    places: dict[Expr, Expr] = {}
+    for k, variable in enumerate(inner):
+        n = variable.extent.number
+        if pieces < 2:
+            return _Cut(tuple(outer), inner[k:], places, None)
+        if n <= pieces:
+            places[variable] = axis(f"p{k}", n)
+            outer.append(places[variable])
+            pieces //= n
+            continue
+        length = -(-n // pieces)
+        high, low = axis(f"p{k}", -(-n // length)), axis(f"{variable.attr}l", length)
+        places[variable] = apply("add", apply("mul", high, integer(length)), low)
+        guard = apply("lt", places[variable], integer(n)) if n % length else None
+        return _Cut((*outer, high), (low, *inner[k + 1 :]), places, guard)
+    return _Cut((), inner, {}, None)  # nothing would be left to run inside a piece
+
+
+def _in_two(kernel: Kernel, phase: Phase, cut: _Cut) -> list[Kernel]:
+    sums = list(dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce"))
+    rows = (*kernel.outer, *cut.outer)
+    name = phase.completing[0].buffer.name
+    parts = {n: _parts(f"{name}_part{k}", n, rows) for k, n in enumerate(sums)}
+    first = [_moved(s, cut) for s in phase.inside]
+    first += [Store(parts[n], rows, _piece(n, cut)) for n in sums]
+    pieces = Phase(cut.inner, True, tuple(first))
+    whole = {n: reduce(n.attr[0], cut.outer, load(parts[n], rows)) for n in sums}
+    last = tuple(replace(s, value=_put(s.value, whole)) for s in phase.completing)
+    return [
+        Kernel(f"{kernel.name}_pieces", rows, (pieces,), (), kernel.origins),
+        Kernel(kernel.name, kernel.outer, (Phase(cut.outer, True, last),), (), kernel.origins),
+    ]
+
+
+def _parts(name: str, node: Expr, rows: tuple[Expr, ...]) -> Buffer:
+    shape = tuple(a.extent for a in rows)
+    return Buffer(name, node.dtype, shape, row_major(shape))
+
+
+def _piece(node: Expr, cut: _Cut) -> Expr:
+    """The same reduction over one piece."""
+    value = simplify_indices(substitute(node.args[0], cut.places))
+    if cut.guard is not None:
+        start = neutral(REDUCTIONS[node.attr[0]].combine, value.dtype)
+        nothing = const(bool(start) if value.dtype is BOOL else start, value.dtype)
+        value = apply("where", cut.guard, guarded(value, cut.guard), nothing)
+    return reduce(node.attr[0], cut.inner, value)
+
+
+def _moved(store: Store, cut: _Cut) -> Store:
+    index = tuple(simplify_indices(substitute(i, cut.places)) for i in store.index)
+    return replace(store, index=index, value=simplify_indices(substitute(store.value, cut.places)))
+
+
+def _put(root: Expr, values: dict[Expr, Expr]) -> Expr:
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        return values.get(node) or rebuild(node, args)
+
+    return transform(root, change)

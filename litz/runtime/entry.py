@@ -1,0 +1,218 @@
+"""The entry: the Python function of one call, written for its graph line by line.
+
+In: `Plan`, `Source`, `Binary`. Out: the function's text and what its names stand for. All that is
+known beforehand is settled here: which inputs have an entry in the table, which windows on the
+arena ATen gets, when its results die. A call then runs a line an ATen call and a line for all the
+kernels between two of them. For x + 1:
+
+    def call(args):
+        x0, = args
+        args.clear()
+        ...
+        y = empty((8,), (1,), float32)
+        table[2] = x0.data_ptr()
+        table[3] = y.data_ptr()
+        segment_0(address)
+        return [y]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import torch
+
+from litz.config import Config
+from litz.ir.index import ZERO
+from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg, read, written
+from litz.ir.source import Source
+from litz.runtime.memory import LARGE, empty, empty_large, window, with_layout
+from litz.runtime.steps import freed_after, is_whole, numbers, op_of, returns_alias, torch_dtype
+
+Segments = list[Callable[[int], None]]
+
+
+class Entry:
+    """Writes the function. `names` holds what the text refers to, `views` the windows on the arena
+    in the order of a workspace's list."""
+
+    def __init__(
+        self, plan: Plan, source: Source, segments: Segments, constants: dict[str, torch.Tensor],
+        config: Config,
+    ) -> None:  # fmt: skip
+        self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
+        self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
+        self.views: dict[ViewArg, int] = {}
+        self.local: dict[str, str] = {}  # the Python name of a buffer outside the arena
+        kernels = [s for s in self.graph.body if isinstance(s, Kernel)]
+        self.in_table = {b.name for k in kernels for b in (*read(k), *written(k))}
+        self.constants = {name: constants[name] for name in (b.name for b in self.graph.constants)}
+        self.segments = segments
+        self.lines: list[str] = []
+
+    def text(self) -> str:
+        """The function `call(args)`."""
+        self._inputs()
+        for name, tensor in self.constants.items():
+            self.local[name] = self._name("constant", tensor)
+            self._point(name)
+        self._outputs_to_allocate()
+        self._body()
+        results = ", ".join(self._output(o.value) for o in self.graph.outputs)
+        self.lines += ["if space.error.value:", "    fail(space)", f"return [{results}]"]
+        taken = [
+            "try:", "    space = take()", "except IndexError:", "    space = new_space()",
+            "table, views, address = space.table, space.views, space.address", "try:",
+        ]  # fmt: skip
+        body = [f"    {line}" for line in self.lines] + ["finally:", "    give_back(space)"]
+        head = [*self._unpacked(), *taken, *body]
+        return "\n".join(["def call(args):", *(f"    {line}" for line in head), ""])
+
+    # -- inputs and outputs ------------------------------------------------------------------
+
+    def _unpacked(self) -> list[str]:
+        inputs = [b for b in self.graph.inputs if isinstance(b, Buffer)]
+        names = [self.local[b.name] for b in inputs]
+        lines = [f"{', '.join(names)}{',' if len(names) == 1 else ''} = args"] if names else []
+        if self.config.size_asserts:
+            lines += [self._check(b, name) for b, name in zip(inputs, names, strict=True)]
+        return [*lines, "args.clear()"]
+
+    def _check(self, buffer: Buffer, name: str) -> str:
+        """A line that sees another layout; `mismatch` then looks whether it matters."""
+        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        wrong = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
+        # An effect token is nothing at run time.
+        return f"if {name} is not None and ({wrong}): mismatch({buffer.name!r}, {name})"
+
+    def _inputs(self) -> None:
+        for buffer in (b for b in self.graph.inputs if isinstance(b, Buffer)):
+            self.local[buffer.name] = f"x{len(self.local)}"
+            self._point(buffer.name)
+
+    def _outputs_to_allocate(self) -> None:
+        """Outputs that kernels (or out= ops) write: fresh memory for each call."""
+        calls = [s for s in self.graph.body if isinstance(s, Extern) and not s.into]
+        known = {*self.graph.inputs, *self.graph.constants, *(b for s in calls for b in s.outputs)}
+        shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
+        for buffer in (b for b in dict.fromkeys(shown) if b not in known):
+            sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+            size = buffer.dtype.bytes * _elements(sizes)
+            huge = self.config.cpp.huge_pages and size >= LARGE
+            make = "empty_large" if huge else "empty"
+            dtype = self._name("dtype", torch_dtype(buffer.dtype))
+            self.local[buffer.name] = name = f"y{len(self.local)}"
+            self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
+            self._point(buffer.name)
+
+    def _output(self, value: Any) -> str:
+        if not isinstance(value, ViewArg):
+            return self._name("value", value)
+        base = self.local[value.buffer.name]
+        if is_whole(value):
+            return base
+        self.names["window"] = window
+        return f"window({base}, {self._name('view', value)})"
+
+    def _point(self, buffer: str) -> None:
+        """Put a tensor's address into the table, if a kernel looks for it there."""
+        if buffer in self.in_table and buffer in self.source.layout:
+            entry = self.source.layout[buffer]
+            self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def _body(self) -> None:
+        freed = freed_after(self.plan)
+        segments = iter(range(len(self.segments)))
+        in_segment = False
+        for position, step in enumerate(self.graph.body):
+            if isinstance(step, Extern):
+                self._extern(step)
+                in_segment = False
+            elif not in_segment:
+                number = next(segments)
+                self.names[f"segment_{number}"] = self.segments[number]
+                self.lines.append(f"segment_{number}(address)")
+                in_segment = True
+            for name in freed.get(position, ()):
+                if name in self.local:
+                    self.lines.append(f"del {self.local[name]}")
+
+    def _extern(self, step: Extern) -> None:
+        op = self._name("op", op_of(step))
+        args = [self._operand(a) for a in step.args]
+        args += [f"{k}={self._operand(v)}" for k, v in step.kwargs]
+        if step.into:
+            (made,) = step.outputs
+            assert made is not None
+            self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])})")
+            return
+        call = f"{op}({', '.join(args)})"
+        if not any(b is not None for b in step.outputs):
+            self.lines.append(call)
+        elif step.single:
+            self.lines.append(f"result = {call}")
+            self._keep(step, step.outputs[0], "result")
+        else:
+            self.lines.append(f"results = {call}")
+            for k, buffer in enumerate(step.outputs):
+                self._keep(step, buffer, f"results[{k}]")
+            self.lines.append("del results")
+
+    def _keep(self, step: Extern, buffer: Buffer | None, source: str) -> None:
+        """Name an op's result; the kernels know the strides that torch foretold for it."""
+        if buffer is None:
+            return
+        self.local[buffer.name] = name = f"t{len(self.local)}"
+        self.names["with_layout"] = with_layout
+        laid_out = f"with_layout({source}, {self._name('buffer', buffer)})"
+        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        if returns_alias(step):
+            self.lines.append(f"{name} = {laid_out}")
+        elif _elements(sizes) <= 1:
+            self.lines.append(f"{name} = {source}")
+        else:
+            self.lines.append(
+                f"{name} = {source} if {source}.stride() == {strides} else {laid_out}"
+            )
+        self._point(buffer.name)
+
+    def _operand(self, value: Any) -> str:
+        if isinstance(value, ViewArg):
+            return self._view(value)
+        if isinstance(value, tuple):
+            inside = ", ".join(self._operand(v) for v in value)
+            return f"({inside},)" if value else "()"
+        return self._name("value", value)
+
+    def _tensor(self, buffer: Buffer) -> str:
+        if buffer.name not in self.plan.slots:
+            return self.local[buffer.name]
+        return self._view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
+
+    def _view(self, view: ViewArg) -> str:
+        if view.buffer.name in self.plan.slots:
+            return f"views[{self.views.setdefault(view, len(self.views))}]"
+        base = self.local[view.buffer.name]
+        if is_whole(view):
+            return base
+        self.names["window"] = window
+        return f"window({base}, {self._name('view', view)})"
+
+    def _name(self, kind: str, value: Any) -> str:
+        """A name for a value that the text cannot spell."""
+        if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, Enum)):
+            return repr(value)
+        name = f"{kind}_{len(self.names)}"
+        self.names[name] = value
+        return name
+
+
+def _elements(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for n in sizes:
+        total *= n
+    return total

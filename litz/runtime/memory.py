@@ -1,0 +1,88 @@
+"""Memory of a call: fresh outputs, and a workspace for all else that differs from call to call.
+
+In: a `Plan`. Out: tensors. A workspace is the table of pointers, the arena and the error flag of
+one call at a time; a call takes one from a list and puts it back, so that threads never share one.
+Example: `Workspace(plan, 3, ()).table[ARENA]` is where the intermediates begin.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
+
+from litz.ir.program import Buffer, Plan, ViewArg
+from litz.ir.source import ARENA, ERROR_FLAG
+from litz.runtime.steps import as_buffer_view, numbers
+
+PAGE = 4096
+MADV_HUGEPAGE = 14
+# Fresh memory of this size comes from the system page by page, which costs more than to fill it.
+LARGE = 4 << 20
+
+Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+def _advise() -> Callable[[int, int, int], int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return madvise  # type: ignore[no-any-return]
+
+
+_MADVISE = _advise()
+
+
+def use_huge_pages(tensor: torch.Tensor) -> torch.Tensor:
+    """Ask for large pages below a fresh tensor: a page fault for each 2 MiB instead of each 4 KiB.
+
+    Advice alone: a system that cannot follow it goes on as before.
+    """
+    if _MADVISE is not None:
+        storage = tensor.untyped_storage()
+        start = -(-storage.data_ptr() // PAGE) * PAGE
+        _MADVISE(start, storage.data_ptr() + storage.nbytes() - start, MADV_HUGEPAGE)
+    return tensor
+
+
+def empty_large(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    return use_huge_pages(empty(shape, strides, dtype))
+
+
+class Workspace:
+    """What one call at a time works in; `views` are the windows on the arena that ATen is given."""
+
+    def __init__(self, plan: Plan, entries: int, views: Sequence[ViewArg], huge: bool) -> None:
+        self.table = (ctypes.c_void_p * (entries + ARENA + 1))()
+        self.address = ctypes.addressof(self.table)
+        self.error = ctypes.c_int(0)
+        self.arena = torch.empty(max(plan.arena_bytes, 64), dtype=torch.uint8)
+        if huge and plan.arena_bytes >= LARGE:
+            use_huge_pages(self.arena)
+        self.table[ERROR_FLAG] = ctypes.addressof(self.error)
+        self.table[ARENA] = self.arena.data_ptr()
+        self.views = [self._view(plan, v) for v in views]
+
+    def _view(self, plan: Plan, view: ViewArg) -> torch.Tensor:
+        storage = self.arena.untyped_storage()
+        base = as_buffer_view(storage, view.buffer, plan.slots[view.buffer.name].offset)
+        return window(base, view)
+
+
+def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
+    """A strided window on the tensor of its buffer."""
+    start = base.storage_offset() + view.offset.number
+    return base.as_strided(numbers(view.shape), numbers(view.strides), start)
+
+
+def with_layout(result: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+    """An op's result with the strides the kernels were compiled for, and memory of its own."""
+    made: Any = empty(numbers(buffer.shape), numbers(buffer.strides), result.dtype)
+    return made.copy_(result)  # type: ignore[no-any-return]

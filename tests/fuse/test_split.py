@@ -1,0 +1,78 @@
+"""A few long rows are reduced in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.stages import compiled, stages
+
+LONG = 1 << 17
+
+
+def test_one_long_row_becomes_pieces_and_their_sum() -> None:
+    pieces, whole = stages(lambda x: x.sum(), torch.randn(LONG)).kernels.body
+    assert [a.extent.number for a in pieces.outer] == [16]
+    assert whole.outer == () and pieces.writes == whole.reads
+
+
+def test_short_rows_and_many_rows_stay_whole() -> None:
+    assert len(stages(lambda x: x.sum(), torch.randn(4096)).kernels.body) == 1
+    assert len(stages(lambda x: x.sum(1), torch.randn(64, 4096)).kernels.body) == 1
+
+
+def test_the_flag_acts() -> None:
+    made = stages(lambda x: x.sum(), torch.randn(LONG), split_reductions=False)
+    assert len(made.kernels.body) == 1
+
+
+def test_the_pieces_do_not_depend_on_the_threads() -> None:
+    x = torch.randn(LONG + 5)
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(compiled(lambda x: ((x * x).sum(), x.var()))(x))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for some in found for a, b in zip(some, found[0], strict=True))
+
+
+def test_a_second_pass_waits_for_the_first() -> None:
+    made = stages(lambda x: x.var(), torch.randn(LONG))
+    assert len(made.kernels.body) == 4
+    assert any("split over threads" in d.reason for d in made.kernels.decisions)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum": lambda x: x.sum(),
+    "kept": lambda x: (x * 2, (x * 2).sum()),
+    "columns": lambda x: x.view(-1, 3).sum(0),
+    "rows": lambda x: x.view(3, -1).prod(1),
+    "extremes": lambda x: (x.amax(), x.amin(), x.view(3, -1).amax(1)),
+    "any and all": lambda x: ((x > 3).any(), (x > -9).all(), (x > 9).any()),
+    "argmax": lambda x: x.argmax(),
+    "softmax": lambda x: x.softmax(0),
+    "middle": lambda x: x.view(7, -1, 3).sum((0, 2)).sum(),
+    "norm": lambda x: x.norm(),
+    "integers": lambda x: (x * 9).to(torch.int64).sum(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("length", [LONG // 4 * 3 * 7, 21 * 9973])
+def test_results(name: str, length: int) -> None:
+    """A length that pieces divide, and one whose last piece is cut short."""
+    x = torch.randn(length, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    function = FUNCTIONS[name]
+    torch.testing.assert_close(compiled(function, debug_index_asserts=True)(x), function(x))
+
+
+def test_long_float_sums_are_closer_to_the_truth_than_one_running_sum() -> None:
+    x = torch.rand(1 << 22, generator=torch.Generator().manual_seed(2))
+    error = abs(compiled(lambda x: x.sum())(x).double() - x.double().sum()) / x.double().sum()
+    assert error < 1e-6

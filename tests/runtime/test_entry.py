@@ -1,0 +1,93 @@
+"""The call of a graph: what its text does, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+from litz.errors import InputMismatch
+from litz.runtime.memory import LARGE
+from tests.stages import linked
+
+
+def test_kernels_between_two_calls_are_one_line() -> None:
+    made = linked(lambda x: (x.cumsum(0) + x.sum(0)) @ x + x.sum(1), torch.randn(8, 8))
+    text = made.text
+    assert text.count("segment_") == 2 and text.count("op_") == 1
+    assert "out=" in text
+
+
+def test_an_intermediate_is_made_once_and_not_at_each_call() -> None:
+    made = linked(lambda x: (x @ x + 1) @ x, torch.randn(8, 8))
+    x = torch.randn(8, 8)
+    made([x])
+    (space,) = made.free
+    views = [id(v) for v in space.views]
+    made([x])
+    assert [id(v) for v in made.free[0].views] == views
+
+
+def test_another_layout_is_an_error_that_names_the_input() -> None:
+    run = linked(lambda x: x + 1, torch.randn(4, 6))
+    with pytest.raises(InputMismatch, match="shape"):
+        run([torch.randn(6, 4)])
+    with pytest.raises(InputMismatch, match="strides"):
+        run([torch.randn(6, 4).t()])
+
+
+def test_strides_that_are_never_stepped_along_do_not_matter() -> None:
+    run = linked(lambda x: x + 1, torch.randn(1, 6))
+    x = torch.randn(2, 6)[:1].as_strided((1, 6), (99, 1))
+    (found,) = run([x])
+    torch.testing.assert_close(found, x + 1)
+
+
+def test_a_workspace_goes_back_after_an_error() -> None:
+    made = linked(lambda x, i: x[i] + 1, torch.randn(4), torch.tensor([1, 2]))
+    with pytest.raises(IndexError):
+        made([torch.randn(4), torch.tensor([1, 9])])
+    assert len(made.free) == 1
+    (found,) = made([torch.arange(4.0), torch.tensor([1, 3])])
+    assert found.tolist() == [2, 4]
+
+
+def test_threads_never_share_a_workspace() -> None:
+    made = linked(lambda x: (x @ x).relu() @ x, torch.randn(64, 64))
+    inputs = [torch.randn(64, 64) for _ in range(4)]
+    wrong: list[int] = []
+
+    def work(k: int) -> None:
+        expected = (inputs[k] @ inputs[k]).relu() @ inputs[k]
+        for _ in range(50):
+            (found,) = made([inputs[k]])
+            if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4):
+                wrong.append(k)
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_nothing_of_a_call_is_kept() -> None:
+    made = linked(lambda x: torch.sort(x)[0] + 1, torch.randn(100))
+    x = torch.randn(100)
+    (found,) = made([x])
+    seen = [weakref.ref(x), weakref.ref(found)]
+    del x, found
+    gc.collect()
+    assert all(r() is None for r in seen)
+
+
+@pytest.mark.parametrize("huge", [True, False])
+def test_large_outputs(huge: bool) -> None:
+    x = torch.randn(LARGE // 4 + 3)
+    made = linked(lambda x: x * 2, x, cpp__huge_pages=huge)
+    assert ("empty_large" in made.text) == huge
+    torch.testing.assert_close(made([x])[0], x * 2)
