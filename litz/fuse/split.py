@@ -34,8 +34,8 @@ from litz.ir.program import Buffer, Kernel, Phase, Store, loads
 
 # With fewer rows than this, threads have too little to share.
 FEW_ROWS = 16
-# A column reduction takes its rows side by side: this many make up one task.
-COLUMNS_A_TASK = 256
+# A column reduction takes its rows side by side: this many keep as many threads busy as one row.
+COLUMNS_A_ROW = 64
 # Elements that are worth a second kernel.
 WORTH_SPLITTING = 1 << 16
 # Elements of a piece, and the most pieces of a row.
@@ -56,10 +56,10 @@ def split_reduction(kernel: Kernel) -> list[Kernel]:
     if not _can_split(phase):
         return [kernel]
     rows, points = _extent(kernel.outer), _extent(phase.inner)
-    tasks = rows if _along_rows(phase) else -(-rows // COLUMNS_A_TASK)
-    if not few_rows(tasks, points * max(rows // max(tasks, 1), 1)):
+    tasks = rows if _along_rows(phase) else -(-rows // COLUMNS_A_ROW)
+    if not few_rows(tasks, rows * points // max(tasks, 1)):
         return [kernel]
-    cut = _cut(phase.inner, min(MOST_PIECES, max(rows * points // (tasks * PIECE), 1)))
+    cut = _cut(phase.inner, min(MOST_PIECES, rows * points // (tasks * PIECE)))
     return [kernel] if not cut.outer else _in_two(kernel, phase, cut)
 
 
@@ -123,7 +123,7 @@ def _cut(inner: tuple[Expr, ...], pieces: int) -> _Cut:
 
 def _in_two(kernel: Kernel, phase: Phase, cut: _Cut) -> list[Kernel]:
     sums = list(dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce"))
-    rows = (*kernel.outer, *cut.outer)
+    rows = (*cut.outer, *kernel.outer)
     name = phase.completing[0].buffer.name
     parts = {n: _parts(f"{name}_part{k}", n, rows) for k, n in enumerate(sums)}
     first = [_moved(s, cut) for s in phase.inside]
