@@ -30,7 +30,7 @@ def compile_graph(
     target = host(config.cpp.threads, config.cpp.simdlen)
     captured = trace(capture, module, kind)
     graph = trace(optimize, captured, target, config, trace)
-    program = trace(lower, graph, config)
+    program = trace(lower, graph, target, config)
     kernels = trace(fuse, program, target, config)
     planned = trace(plan, kernels, config)
     scheduled = [trace(schedule, k, target, config) for k in planned.graph.kernels]

@@ -29,6 +29,22 @@ class Target:
     l2_bytes: int
 
     @property
+    def registers(self) -> int:
+        """Vector registers."""
+        wide = self.vector_bytes == 64 or self.triple.startswith(("aarch64", "arm64"))
+        return 32 if wide else 16
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a matrix product whose sums the registers hold together."""
+        return 6
+
+    def panel_columns(self, element_bytes: int, columns: int) -> int:
+        """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
+        lanes = self.vector_bytes // element_bytes
+        return lanes * min(self.registers // 8, -(-columns // lanes))
+
+    @property
     def kind(self) -> str:
         return "cpu"
 

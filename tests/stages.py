@@ -140,7 +140,7 @@ def staged(
     module: torch.fx.GraphModule, target: Target, config: Config, inputs: Sequence[Any]
 ) -> Stages:
     graph = optimize(capture(module, "inference"), target, config)
-    program = lower(graph, config)
+    program = lower(graph, target, config)
     kernels = fuse(program, target, config)
     planned = plan(kernels, config)
     scheduled = [schedule(k, target, config) for k in planned.graph.kernels]

@@ -20,4 +20,6 @@ def build(source: Source, target: Target, config: Config, trace: Trace) -> Binar
     with trace.span("load"):
         names = [s.name for s in source.segments]
         names += [f"litz_step_{k}" for k in range(len(source.names))]
+        if source.preparation is not None:
+            names += [source.preparation.name, "litz_changed"]
         return load_object(code, names)

@@ -12,7 +12,7 @@ import torch
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from litz.capture.autograd import through_autograd
+from litz.capture.autograd import STATIC, through_autograd
 from litz.capture.decompositions import decompositions
 from litz.capture.specialize import is_symbolic, sizes_of, specialize
 from litz.ir.graph import Graph
@@ -29,7 +29,9 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     for node in copied.graph.nodes:
         if node.op == "get_attr":
             attributes[str(node.target)] = _attribute(module, str(node.target))
-    return Graph(copied, kind=kind, attributes=attributes)
+    places = [n.name for n in copied.graph.nodes if n.op == "placeholder"]
+    static = frozenset(places[k] for k in module.meta.get(STATIC, ()))
+    return Graph(copied, kind=kind, attributes=attributes, static=static)
 
 
 def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
@@ -40,6 +42,7 @@ def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
 
 
 __all__ = [
+    "STATIC",
     "capture",
     "decompositions",
     "is_symbolic",

@@ -15,8 +15,10 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
 
 from litz.capture.decompositions import decompositions
-from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
+from litz.capture.direct import parameters, reason_in_modes, reason_to_wrap, straight
 
+# In a module's meta: the positions of inputs that are parameters or buffers of the user's module.
+STATIC = "litz_static"
 # (module, inputs, kind) -> a function over the list of inputs, which it may clear
 CompileGraph = Callable[[torch.fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
 
@@ -33,6 +35,7 @@ def through_autograd(
         return lambda gm, args: compile_graph(gm, args, kind)
 
     def inference(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
+        gm.meta[STATIC] = parameters()
         compiled = compile_graph(gm, args, "inference")
         if modes is None and reason_to_wrap(gm, inputs) is None:
             plain.append(compiled)

@@ -55,6 +55,11 @@ class Cpp:
     min_chunk_size: int = flag(
         4096, "schedule", "Elements of work that a thread must get before another is used.", low=1
     )
+    weight_prepack: bool = flag(
+        True,
+        "lower",
+        "Keep a copy of each parameter in the order in which matrix products read it.",
+    )
     huge_pages: bool = flag(
         True,
         "runtime",
@@ -110,6 +115,12 @@ class Config:
         True, "lower", "An op without a lowering runs through ATen; False makes it an error."
     )
     fallback_by_default: bool = flag(False, "lower", "Run every op through ATen.")
+    max_autotune_gemm_backends: str = flag(
+        "ATEN,LITZ",
+        "lower",
+        "Who computes matrix products: LITZ (also named CPP or TRITON) where it can, or ATEN.",
+        allowed=("ATEN,LITZ", "LITZ", "ATEN", "ATEN,CPP", "ATEN,TRITON,CPP", "CPP", "TRITON"),
+    )
     split_reductions: bool = flag(
         True, "fuse", "Reduce few long rows in pieces, so that threads can share them."
     )

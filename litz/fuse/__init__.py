@@ -22,6 +22,7 @@ from litz.ir.program import (
     LoopProgram,
     ViewArg,
     read,
+    written,
 )
 from litz.rewrite import Simplifier
 from litz.target import Target
@@ -33,7 +34,7 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     inlined = inline_producers(program, config)
-    groups, decisions = group_loops(inlined.body, inputs, target, config)
+    groups, decisions = group_loops(inlined.body, inputs, program.static, target, config)
     outside = _needed_outside(program, groups)
     simplifier = Simplifier(config.emulate_precision_casts)
     body: list[Kernel | Extern] = []
@@ -46,7 +47,25 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
             if kernel.phases:
                 body += split_reduction(kernel) if config.split_reductions else [kernel]
     made: tuple[Decision, ...] = (*inlined.decisions, *decisions)
-    return KernelGraph(program.inputs, program.constants, tuple(body), program.outputs, made)
+    shown = {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
+    ordered = _prepared_first(body, program.static, shown | inputs)
+    given = (program.inputs, program.constants, ordered, program.outputs)
+    return KernelGraph(*given, decisions=made, static=program.static)
+
+
+def _prepared_first(
+    body: list[Kernel | Extern], static: frozenset[Buffer], seen: set[Buffer]
+) -> tuple[Kernel | Extern, ...]:
+    """What depends on parameters alone, and shows nowhere else, comes before the rest."""
+    made: set[Buffer] = set()
+    first: list[Kernel | Extern] = []
+    for step in body if static else ():
+        known = isinstance(step, Kernel) and made.union(static).issuperset(read(step))
+        if known and not seen.intersection(written(step)):
+            first.append(step)
+            made.update(written(step))
+    front = {id(step) for step in first}
+    return (*first, *(step for step in body if id(step) not in front))
 
 
 def _needed_outside(program: LoopProgram, groups: list[Group]) -> list[set[Buffer]]:

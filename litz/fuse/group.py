@@ -42,10 +42,11 @@ class Group:
 
 
 def group_loops(
-    body: tuple[Loop | Extern, ...], inputs: set[Buffer], target: Target, config: Config
-) -> tuple[list[Group], list[Decision]]:
+    body: tuple[Loop | Extern, ...], inputs: set[Buffer], static: frozenset[Buffer],
+    target: Target, config: Config,
+) -> tuple[list[Group], list[Decision]]:  # fmt: skip
     """Walk the steps in order and let each join what it may."""
-    grouper = _Grouper(inputs, target, config)
+    grouper = _Grouper(inputs, static, target, config)
     for step in body:
         if isinstance(step, Extern):
             grouper.add_extern(step)
@@ -55,7 +56,10 @@ def group_loops(
 
 
 class _Grouper:
-    def __init__(self, inputs: set[Buffer], target: Target, config: Config) -> None:
+    def __init__(
+        self, inputs: set[Buffer], static: frozenset[Buffer], target: Target, config: Config
+    ) -> None:
+        self.static = set(static)  # and what is made of it
         self.inputs, self.target, self.config = inputs, target, config
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
@@ -88,6 +92,8 @@ class _Grouper:
             self.groups.append(group)
         if isinstance(step, Loop):
             group.loops.append(step)
+            if self._is_static(step):
+                self.static.update(written(step))
         for buffer in read(step):
             group.reads.add(buffer)
             if group.position not in self.read_in[buffer][-1:]:
@@ -95,6 +101,9 @@ class _Grouper:
         for buffer in written(step):
             group.writes.add(buffer)
             self.written_in[buffer] = max(group.position, self.written_in.get(buffer, 0))
+
+    def _is_static(self, loop: Loop) -> bool:
+        return bool(self.static) and self.static.issuperset(read(loop))
 
     def _earliest(self, loop: Loop) -> int:
         """The first group in which everything this loop needs is there."""
@@ -120,6 +129,8 @@ class _Grouper:
         return [(saved[p], self.groups[p]) for p in order]
 
     def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
+        if self._is_static(loop) != group.writes.issubset(self.static):
+            return Misfit("one of them is made of parameters alone, once and not at each call")
         limit = self._limits(group, loop)
         if limit is not None:
             return limit

@@ -19,6 +19,7 @@ from litz.config import Config
 from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform, walk
 from litz.ir.index import ZERO, simplify_indices
 from litz.ir.ops import OPS
+from litz.ir.product import loop_product
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -79,6 +80,10 @@ class _Inliner:
         self.writers: dict[Buffer, list[int]] = defaultdict(list)
         self.readers: dict[Buffer, list[int]] = defaultdict(list)
         self.kept: set[Buffer] = set()
+        self.products = {
+            position for position, step in enumerate(program.body)
+            if isinstance(step, Loop) and loop_product(step) is not None
+        }  # fmt: skip
         for position, step in enumerate(program.body):
             for buffer in read(step):
                 self.readers[buffer].append(position)
@@ -159,6 +164,8 @@ class _Inliner:
             return "it is a reduction"
         if not value.sites:
             return "nothing reads it"
+        if any(root in self.products for root, _ in value.sites):
+            return "a matrix product reads its operands from memory"
         return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
 
     def _cost_refusal(self, step: Loop, value: _Value) -> str | None:

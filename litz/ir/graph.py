@@ -18,12 +18,14 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 @dataclass
 class Graph:
-    """`kind` is inference, forward or backward; `attributes` are the module's own tensors."""
+    """`kind` is inference, forward or backward; `attributes` are the module's own tensors;
+    `static` names the placeholders of parameters, which seldom change from call to call."""
 
     module: torch.fx.GraphModule
     kind: str = "inference"
     name: str = "graph"
     attributes: dict[str, Any] = field(default_factory=dict)
+    static: frozenset[str] = frozenset()
 
     @property
     def nodes(self) -> list[torch.fx.Node]:

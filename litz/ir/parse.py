@@ -69,14 +69,16 @@ def parse_program(text: str) -> LoopProgram:
     """The loop program that a text describes."""
     reader = _Reader(text)
     body = reader.steps(Loop, Extern)
-    return LoopProgram(tuple(reader.inputs), tuple(reader.constants), body, tuple(reader.outputs))
+    given, held, shown = tuple(reader.inputs), tuple(reader.constants), tuple(reader.outputs)
+    return LoopProgram(given, held, body, shown, static=frozenset(reader.static))
 
 
 def parse_graph(text: str) -> KernelGraph:
     """The kernel graph that a text describes."""
     reader = _Reader(text)
     body = reader.steps(Kernel, Extern)
-    return KernelGraph(tuple(reader.inputs), tuple(reader.constants), body, tuple(reader.outputs))
+    given, held, shown = tuple(reader.inputs), tuple(reader.constants), tuple(reader.outputs)
+    return KernelGraph(given, held, body, shown, static=frozenset(reader.static))
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -147,6 +149,7 @@ class _Reader:
         self.sizes: dict[str, Expr] = {}
         self.scope = Scope(self.sizes)
         self.inputs: list[Buffer | Expr] = []
+        self.static: list[Buffer] = []
         self.constants: list[Buffer] = []
         self.outputs: list[Output] = []
         self.body: list[_Nest | _Kernel | Extern] = []
@@ -200,6 +203,10 @@ class _Reader:
     def _input(self, rest: str) -> None:
         is_buffer = _BUFFER.match(rest)
         self.inputs.append(self._buffer(rest) if is_buffer else _expr(_python(rest), self.scope))
+
+    def _parameter(self, rest: str) -> None:
+        self.static.append(self._buffer(rest))
+        self.inputs.append(self.static[-1])
 
     def _constant(self, rest: str) -> None:
         self.constants.append(self._buffer(rest))
@@ -296,6 +303,7 @@ _STATEMENTS: dict[str, Callable[[_Reader, str], Any]] = {
     "graph": _Reader._heading,
     "size": _Reader._size,
     "input": _Reader._input,
+    "parameter": _Reader._parameter,
     "constant": _Reader._constant,
     "buffer": _Reader._buffer,
     "loop": _Reader._loop,

@@ -156,6 +156,8 @@ class LoopProgram:
     constants: tuple[Buffer, ...]
     body: tuple[Loop | Extern, ...]
     outputs: tuple[Output, ...]
+    # Inputs that seldom change from call to call: parameters and buffers of a module.
+    static: frozenset[Buffer] = frozenset()
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -233,6 +235,25 @@ class KernelGraph:
     body: tuple[Kernel | Extern, ...]
     outputs: tuple[Output, ...]
     decisions: tuple[Decision, ...] = ()
+    static: frozenset[Buffer] = frozenset()
+
+    @cached_property
+    def held(self) -> tuple[Buffer, ...]:
+        """What kernels make of parameters alone: kept from call to call, made anew when one of
+        them changes. Such kernels come before all other steps."""
+        shown = {o.value.buffer for o in self.outputs if isinstance(o.value, ViewArg)}
+        found: dict[Buffer, None] = {}
+        for step in self.body if self.static else ():
+            known = isinstance(step, Kernel) and self.static.union(found).issuperset(read(step))
+            if not known or shown.union(self.inputs).intersection(written(step)):
+                break
+            found.update(dict.fromkeys(written(step)))
+        return tuple(found)
+
+    @property
+    def prepared(self) -> int:
+        """How many steps at the front only make what is held."""
+        return sum(set(written(step)) <= set(self.held) for step in self.body)
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -269,6 +290,13 @@ class Plan:
             for buffer in (*read(step), *written(step)):
                 last[buffer.name] = position
         return last
+
+    @property
+    def sources(self) -> list[Buffer]:
+        """The parameters that something is held of."""
+        steps = self.graph.body[: self.graph.prepared]
+        found = dict.fromkeys(b for step in steps for b in read(step))
+        return [b for b in found if b in self.graph.static]
 
     @property
     def outside(self) -> list[Buffer]:

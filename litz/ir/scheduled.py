@@ -12,6 +12,35 @@ from litz.ir.program import Buffer, Kernel
 
 
 @dataclass(frozen=True)
+class Blocking:
+    """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
+    rows a task. The element of row r at k of the left operand lies at `left + r * left_row + k *
+    left_depth`; column c of panel p of the right one at `right + p * right_panel + k * right_depth
+    + c`."""
+
+    block: int
+    width: int
+    chunk: int
+    rows: int
+    columns: int
+    depth: int
+    left: int
+    left_row: int
+    left_depth: int
+    right: int
+    right_panel: int
+    right_depth: int
+
+    @property
+    def panels(self) -> int:
+        return -(-self.columns // self.width)
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.rows // self.chunk)
+
+
+@dataclass(frozen=True)
 class Choice:
     """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
     phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
@@ -25,6 +54,7 @@ class Choice:
     chunk: int
     grain: int
     across: Expr | None = None
+    product: Blocking | None = None  # the kernel is a matrix product and what follows it
     asserts: bool = False  # hold every access against the bounds of its buffer
 
     def step(self, variable: Expr) -> int:
@@ -47,6 +77,9 @@ class ScheduledKernel:
     @property
     def tasks(self) -> int:
         """Independent pieces of work: outer points, the vector axis counted in chunks."""
+        blocking = self.choice.product
+        if blocking is not None:
+            return blocking.chunks * blocking.panels
         total = 1
         for a in self.kernel.outer:
             n = a.extent.number

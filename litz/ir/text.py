@@ -229,7 +229,8 @@ def _whole(program: LoopProgram | KernelGraph) -> list[str]:
         [*given, *program.constants, *buffers], program.body, [*program.inputs, *outputs]
     )
     for item in program.inputs:
-        lines.append(f"input {_declared(item) if isinstance(item, Buffer) else expr_text(item)}")
+        word = "parameter" if item in program.static else "input"
+        lines.append(f"{word} {_declared(item) if isinstance(item, Buffer) else expr_text(item)}")
     lines += _declarations("constant", program.constants)
     lines += _declarations("buffer", (b for b in buffers if b.name not in known))
     for step in program.body:

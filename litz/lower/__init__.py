@@ -26,6 +26,7 @@ from litz.lower import (
     pad,
     pointwise,
     pool,
+    product,
     random,
     reduce,
     resample,
@@ -38,6 +39,7 @@ from litz.lower import (
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
 from litz.lower.values import Lowering, View, element, positions, to_storage
+from litz.target import Target
 from litz.trace import stage
 
 FAMILIES = (
@@ -47,6 +49,7 @@ FAMILIES = (
     pad,
     pointwise,
     pool,
+    product,
     random,
     reduce,
     resample,
@@ -59,9 +62,10 @@ FAMILIES = (
 
 
 @stage("lower", "loops over buffers, one rule an op family")
-def lower(graph: Graph, config: Config) -> LoopProgram:
+def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
     """Lower every node in order."""
-    low = Lowering(config)
+    low = Lowering(config, target)
+    updated = {n.args[0] for n in graph.nodes if n.target is torch.ops.aten.copy_.default}
     known: dict[torch.fx.Node, Any] = {}
     inputs: list[Buffer | Expr] = []
     constants: list[Buffer] = []
@@ -71,6 +75,8 @@ def lower(graph: Graph, config: Config) -> LoopProgram:
         if node.op == "placeholder":
             known[node] = _input(low, node)
             inputs.append(known[node].buffer)
+            if node.name in graph.static and node not in updated:
+                low.static.add(known[node].buffer)
         elif node.op == "get_attr":
             known[node] = _attribute(low, graph, str(node.target))
             if isinstance(known[node], View):
@@ -81,7 +87,7 @@ def lower(graph: Graph, config: Config) -> LoopProgram:
             outputs = tuple(_output(known, value) for value in node.args[0])  # type: ignore
     held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
     body = tuple(step for step in low.body if _runs(step))
-    return LoopProgram(tuple(inputs), held, body, outputs)
+    return LoopProgram(tuple(inputs), held, body, outputs, frozenset(low.static))
 
 
 def _runs(step: Loop | Extern) -> bool:

@@ -20,6 +20,7 @@ from litz.ir.expr import Expr, axis, cast, const, integer, load, narrow, substit
 from litz.ir.index import ZERO, simplify
 from litz.ir.program import Buffer, Extern, Loop, Origin, Store
 from litz.lower.registry import NotGenerated
+from litz.target import Target
 
 FROM_TORCH: dict[torch.dtype, DType] = {
     torch.float64: F64,
@@ -84,8 +85,10 @@ def sizes(values: Sequence[Any]) -> tuple[Expr, ...]:
 class Lowering:
     """Collects loops and extern calls for one graph."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(self, config: Config, target: Target) -> None:
+        self.config, self.target = config, target
+        self.static: set[Buffer] = set()  # parameters: what is made of them alone is kept
+        self.packed: dict[tuple[View, int], Buffer] = {}
         self.body: list[Loop | Extern] = []
         self.origin = Origin("", "")
         # Offset of each base buffer inside its storage as the fake tensor saw it.

@@ -21,7 +21,7 @@ def order_steps(graph: KernelGraph) -> KernelGraph:
     """The better of the given order and the greedy one."""
     if len(graph.body) > MOST_STEPS or len(graph.body) < 3:
         return graph
-    greedy = _greedy(graph)
+    greedy = graph.body[: graph.prepared] + _greedy(graph)
     if peak_bytes(greedy, graph) < peak_bytes(graph.body, graph):
         return replace(graph, body=greedy)
     return graph
@@ -40,7 +40,7 @@ def intermediates(graph: KernelGraph) -> set[Buffer]:
     outside = {b for b in (*graph.inputs, *graph.constants) if isinstance(b, Buffer)}
     outside |= {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
     made = {b for step in graph.body if allocates_nothing(step) for b in written(step)}
-    return made - outside
+    return made - outside - set(graph.held)
 
 
 def never_written(graph: KernelGraph) -> list[Buffer]:
@@ -98,7 +98,7 @@ def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
 
 
 def _greedy(graph: KernelGraph) -> tuple[Step, ...]:
-    body = graph.body
+    body = graph.body[graph.prepared :]
     counted = intermediates(graph)
     waits = [set(d) for d in dependencies(body)]
     followers: dict[int, list[int]] = defaultdict(list)

@@ -58,6 +58,9 @@ class Entry:
         for name, tensor in self.constants.items():
             self.local[name] = self._name("constant", tensor)
             self._point(name)
+        if self.plan.sources:
+            given = ", ".join(self.local[b.name] for b in self.plan.sources)
+            self.lines.append(f"refresh(address, ({given},))")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
@@ -129,6 +132,8 @@ class Entry:
         segments = iter(range(len(self.segments)))
         in_segment = False
         for position, step in enumerate(self.graph.body):
+            if position < self.graph.prepared:
+                continue
             if isinstance(step, Extern):
                 self._extern(step)
                 in_segment = False

@@ -17,6 +17,7 @@ from litz.errors import IndexOutOfRange, InputMismatch, IntegerDivisionByZero, I
 from litz.ir.program import Buffer, Plan
 from litz.ir.source import Binary, Source
 from litz.runtime.entry import Entry
+from litz.runtime.held import Held
 from litz.runtime.memory import Workspace
 from litz.runtime.profile import timed_segments
 from litz.runtime.steps import numbers, segments_of
@@ -37,6 +38,7 @@ class CompiledGraph:
             segments = timed_segments(plan, source, binary, config.debug)
         else:
             segments = segments_of(source, binary)
+        self.held = None if source.preparation is None else Held(plan, source, binary)
         entry = Entry(plan, source, segments, constants, config)
         self.text = entry.text()
         self.views = tuple(entry.views)
@@ -53,6 +55,8 @@ class CompiledGraph:
             "give_back": self.free.append, "new_space": self._new_space, "fail": _fail,
             "mismatch": self._mismatch,
         }  # fmt: skip
+        if self.held is not None:
+            scope["refresh"] = self.held.refresh
         exec(compile(self.text, "<litz entry>", "exec"), scope)
         call: Any = scope["call"]
         call._boxed_call = True  # AOTAutograd then passes the inputs as one list
@@ -60,7 +64,10 @@ class CompiledGraph:
 
     def _new_space(self) -> Workspace:
         huge = self.config.cpp.huge_pages
-        return Workspace(self.plan, len(self.source.layout), self.views, huge)
+        space = Workspace(self.plan, len(self.source.layout), self.views, huge)
+        if self.held is not None:
+            space.hold(self.source.layout, self.held.tensors, self.held.seen.data_ptr())
+        return space
 
     def _mismatch(self, name: str, tensor: torch.Tensor) -> None:
         """Raise, unless the strides that differ are never stepped along."""

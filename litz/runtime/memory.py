@@ -60,7 +60,7 @@ class Workspace:
     """What one call at a time works in; `views` are the windows on the arena that ATen is given."""
 
     def __init__(self, plan: Plan, entries: int, views: Sequence[ViewArg], huge: bool) -> None:
-        self.table = (ctypes.c_void_p * (entries + ARENA + 1))()
+        self.table = (ctypes.c_void_p * (entries + ARENA + 2))()
         self.address = ctypes.addressof(self.table)
         self.error = ctypes.c_int(0)
         self.arena = torch.empty(max(plan.arena_bytes, 64), dtype=torch.uint8)
@@ -69,6 +69,12 @@ class Workspace:
         self.table[ERROR_FLAG] = ctypes.addressof(self.error)
         self.table[ARENA] = self.arena.data_ptr()
         self.views = [self._view(plan, v) for v in views]
+
+    def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], seen: int) -> None:
+        """Enter what is held of parameters, and where their samples are."""
+        for name, tensor in tensors.items():
+            self.table[layout[name]] = tensor.data_ptr()
+        self.table[len(layout) + ARENA + 1] = seen
 
     def _view(self, plan: Plan, view: ViewArg) -> torch.Tensor:
         storage = self.arena.untyped_storage()

@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from litz.config import Config
 from litz.ir.program import Kernel
-from litz.ir.scheduled import ScheduledKernel
+from litz.ir.scheduled import Choice, ScheduledKernel
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
 from litz.schedule.flatten import flatten_buffers
+from litz.schedule.product import schedule_product
 from litz.schedule.vectorize import vectorize
 from litz.target import Target
 from litz.trace import stage
@@ -22,6 +23,10 @@ from litz.trace import stage
 def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
+    product = schedule_product(flat, target)
+    if product is not None:
+        choice = replace(product, asserts=config.debug_index_asserts)
+        return ScheduledKernel(flat, arguments, choice, _blocks(choice))
     whole = split_axes(flat)
     if config.pick_loop_orders:
         whole = order_axes(whole)
@@ -29,6 +34,14 @@ def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
     ordered, choice = vectorize(named, target, config)
     choice = replace(choice, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
+
+
+def _blocks(choice: Choice) -> tuple[str, ...]:
+    blocking = choice.product
+    assert blocking is not None
+    size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
+    blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
+    return (f"product of {size}: {blocks}",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ def _changed(name: str) -> Config:
     other = {
         "on_error": "raise",
         "cpp.simdlen": 256,
+        "max_autotune_gemm_backends": "ATEN",
         "max_fusion_unique_io_buffers": 4,
         "post_grad_custom_pre_pass": print,
         "post_grad_custom_post_pass": print,

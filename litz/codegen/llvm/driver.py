@@ -8,6 +8,7 @@ OpenMP's, from the very library torch runs on, so that both share one pool.
 
 from __future__ import annotations
 
+from litz.codegen.llvm.samples import samples_text
 from litz.ir.program import Kernel, Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import ARENA, ERROR_FLAG, Segment
@@ -67,12 +68,18 @@ declare i64 @llvm.umin.i64(i64, i64)
 """
 
 
+def preparation(plan: Plan) -> Segment | None:
+    """The kernels that make what is held of parameters."""
+    count = plan.graph.prepared
+    return Segment("litz_prepare", tuple(range(count))) if count else None
+
+
 def segments(plan: Plan) -> list[Segment]:
-    """Runs of kernels between extern calls."""
+    """Runs of kernels between extern calls, behind the preparation."""
     found: list[Segment] = []
     numbers: list[int] = []
-    kernel = 0
-    for step in plan.graph.body:
+    kernel = plan.graph.prepared
+    for step in plan.graph.body[kernel:]:
         if isinstance(step, Kernel):
             numbers.append(kernel)
             kernel += 1
@@ -102,6 +109,9 @@ def driver_text(
         for k, (kernel, name) in enumerate(zip(scheduled, names, strict=True))
     ]
     runs = [_segment(segment) for segment in segments(plan)]
+    first = preparation(plan)
+    if first is not None:
+        runs += [_segment(first), samples_text(plan, layout)]
     return "\n".join([RUNTIME, *steps, *runs])
 
 

@@ -47,16 +47,19 @@ class KernelEmitter:
         self._arguments()
         begin, end = Value("%begin", I64), Value("%end", I64)
         task = self.scopes.open_loop(begin, end, 1)
+        self._task(task)
+        self.scopes.close()
+        self._report_errors()
+        body = "\n".join(self.b.lines)
+        return f"define void @{self.name}(ptr %args, i64 %begin, i64 %end) #0 {{\n{body}\n}}\n"
+
+    def _task(self, task: Value) -> None:
         if self.choice.vector is None:
             self._bind_tasks(task)
             self.values.row_level = self.scopes.depth
             self._rows_in_lanes()
         else:
             self._lanes_of_rows(task)
-        self.scopes.close()
-        self._report_errors()
-        body = "\n".join(self.b.lines)
-        return f"define void @{self.name}(ptr %args, i64 %begin, i64 %end) #0 {{\n{body}\n}}\n"
 
     # -- arguments and scratch ---------------------------------------------------------------
 

@@ -150,6 +150,10 @@ class Memory:
             return self._lane_load(node, address, mask)
         return self.from_memory(node.dtype, self._masked(node, address, mask))
 
+    def single(self, node: Expr, place: Value) -> Value:
+        """The one element at a place."""
+        return self._scalar_load(node, place, None)
+
     def neighbours(self, node: Expr, place: Value, mask: Value | None) -> Value:
         """As many elements from a place on as there are lanes, as they lie in memory."""
         place = self._inside(node.buffer, place, mask, self.v.lanes)

@@ -7,8 +7,9 @@ function. Kernels of equal structure (identical layers) share one function.
 from __future__ import annotations
 
 from litz.codegen.llvm import math
-from litz.codegen.llvm.driver import driver_text, segments, table_layout
+from litz.codegen.llvm.driver import driver_text, preparation, segments, table_layout
 from litz.codegen.llvm.emit import KernelEmitter
+from litz.codegen.llvm.product import ProductEmitter
 from litz.ir.program import Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
@@ -26,7 +27,8 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         key = structure(scheduled)
         if key not in functions:
             functions[key] = f"litz_{len(functions)}_{_identifier(scheduled.kernel.name)}"
-            emitter = KernelEmitter(scheduled, functions[key])
+            kind = KernelEmitter if scheduled.choice.product is None else ProductEmitter
+            emitter = kind(scheduled, functions[key])
             texts.append(emitter.emit())
             declares |= emitter.b.declares
             wanted |= emitter.values.wanted
@@ -37,12 +39,14 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '
         f'"prefer-vector-width"="{bits}" }}'
     )
+    attributes += '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # rolled loops
     layout = table_layout(plan)
     driver = driver_text(plan, kernels, names, layout, target.threads)
     # The driver declares what its runtime part uses; nothing may be declared twice.
     outside = sorted(d for d in declares | needed if d not in driver)
     text = "\n".join([*outside, library, *texts, driver, attributes, ""])
-    return Source(text, tuple(names), tuple(functions.values()), tuple(segments(plan)), layout)
+    runs, first = tuple(segments(plan)), preparation(plan)
+    return Source(text, tuple(names), tuple(functions.values()), runs, layout, first)
 
 
 def structure(scheduled: ScheduledKernel) -> object:

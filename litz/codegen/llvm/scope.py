@@ -61,8 +61,17 @@ class Scopes:
     def bind(self, level: int, node: Expr, value: Value) -> None:
         self.stack[level].values[node] = value
 
-    def open_loop(self, start: Value, end: Value, step: int, *, whole_steps: bool = False) -> Value:
-        """Begin `for (i = start; i < end; i += step)`; with whole_steps, while i + step <= end."""
+    def open_loop(
+        self,
+        start: Value,
+        end: Value,
+        step: int,
+        *,
+        whole_steps: bool = False,
+        rolled: bool = False,
+    ) -> Value:
+        """Begin `for (i = start; i < end; i += step)`; with whole_steps, while i + step <= end.
+        A rolled loop stays as it is: LLVM does not write several turns out."""
         name = self.builder.fresh("loop")
         counter = Value(f"%{name}.i", I64)
         ahead = f"  %{name}.ahead = add nsw i64 {counter.text}, {step if whole_steps else 0}"
@@ -81,7 +90,7 @@ class Scopes:
             f"  br label %{name}.latch",
             f"{name}.latch:",
             f"  %{name}.next = add nsw i64 {counter.text}, {step}",
-            f"  br label %{name}.head",
+            f"  br label %{name}.head{', !llvm.loop !0' if rolled else ''}",
             f"{name}.exit:",
         )
         self._open(Scope([], f"{name}.body", enter, leave, f"{name}.exit"))

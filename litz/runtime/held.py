@@ -1,0 +1,59 @@
+"""What is held of parameters: packed weights and whatever else depends on them alone.
+
+In: a plan whose first kernels read parameters alone. Out: their results, kept from call to call and
+made anew when a parameter has changed. torch counts changes in place; what it does not count
+(`.data`, foreign pointers) a few samples of each parameter show. A write of single elements through
+`.data` may escape both: `cpp.weight_prepack=False` keeps nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import torch
+
+from litz.ir.program import Plan
+from litz.ir.source import SAMPLES, Binary, Source
+from litz.runtime.steps import NATIVE, numbers, torch_dtype
+
+CHANGED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+
+
+class Held:
+    """The tensors by name, and when they were made."""
+
+    def __init__(self, plan: Plan, source: Source, binary: Binary) -> None:
+        assert source.preparation is not None
+        self.tensors = {
+            b.name: torch.empty_strided(
+                numbers(b.shape), numbers(b.strides), dtype=torch_dtype(b.dtype)
+            )
+            for b in plan.graph.held
+        }
+        self.seen = torch.zeros(len(plan.sources) * (SAMPLES + 1), dtype=torch.int64)
+        self.versions: list[int] | None = None
+        self.made = 0  # how often
+        self._prepare = NATIVE(binary.address[source.preparation.name])
+        self._changed = CHANGED(binary.address["litz_changed"])
+        self._lock = threading.Lock()
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.untyped_storage().nbytes() for t in self.tensors.values())
+
+    def refresh(self, address: int, parameters: tuple[torch.Tensor, ...]) -> None:
+        """Make all anew if one parameter is not what it was."""
+        with self._lock:
+            changed, now = self._changed(address), _versions(parameters)
+            if changed or now != self.versions:
+                self._prepare(address)
+                self.versions, self.made = now, self.made + 1
+
+
+def _versions(parameters: tuple[Any, ...]) -> list[int]:
+    try:
+        return [t._version for t in parameters]
+    except RuntimeError:  # a tensor made in inference mode counts nothing; its samples do
+        return [-1 if t.is_inference() else t._version for t in parameters]

@@ -1,0 +1,205 @@
+"""Matrix products: generated where the right operand is a parameter, and right everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import litz
+from litz.report import Explanation
+from tests.stages import copied
+
+
+def _compiled(module: nn.Module, *inputs: torch.Tensor, **options: Any) -> tuple[Any, Explanation]:
+    torch._dynamo.reset()
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    settings = {"on_error": "raise", **named}
+    with torch.no_grad():
+        with litz.config.patch(settings):
+            notes = litz.explain(module, *inputs)
+        torch._dynamo.reset()
+        return torch.compile(module, backend="litz", options=settings), notes
+
+
+def _agrees(module: nn.Module, *inputs: torch.Tensor, **options: Any) -> Explanation:
+    """Errors no larger than those of eager, measured against float64."""
+    run, notes = _compiled(module, *inputs, **options)
+    with torch.no_grad():
+        found, expected = run(*inputs), module(*inputs)
+        exact = module.double()(*(x.double() for x in inputs))
+    scale = exact.abs().max().item() or 1.0
+    mine, theirs = ((t.double() - exact).abs().max().item() for t in (found, expected))
+    assert mine <= 4 * theirs + 1e-6 * scale, (mine, theirs, scale)
+    assert found.stride() == expected.stride() and found.dtype == expected.dtype
+    return notes
+
+
+def _is_product(notes: Explanation) -> bool:
+    return any(s.choice.product is not None for g in notes.graphs for s in g.scheduled)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 13, 40])
+@pytest.mark.parametrize(("depth", "columns"), [(16, 64), (33, 130), (100, 17), (64, 1000)])
+def test_linear(rows: int, depth: int, columns: int) -> None:
+    """Whole blocks and parts of them, whole panels and parts of them."""
+    torch.manual_seed(0)
+    notes = _agrees(nn.Linear(depth, columns), torch.randn(rows, depth))
+    assert _is_product(notes) == (rows * depth * columns >= 4096)
+
+
+def test_double() -> None:
+    assert _is_product(_agrees(nn.Linear(40, 50).double(), torch.randn(9, 40).double()))
+
+
+class _Function(nn.Module):
+    def __init__(self, function: Callable[..., Any], *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(*shape))
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x, self.weight)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "as it lies": lambda x, w: x @ w,
+    "a view of the weight": lambda x, w: x @ w[:, 8:72],
+    "addmm": lambda x, w: torch.addmm(x[:, :1], x, w, beta=0.5, alpha=2),
+    "activation": lambda x, w: torch.nn.functional.gelu(x @ w) * 2 + 1,
+    "residual": lambda x, w: (x @ w).relu() + x.sum(1, keepdim=True),
+    "two results": lambda x, w: torch.stack([(x @ w).sin(), (x @ w).cos()]),
+    "heads": lambda x, w: (x @ w).view(3, 8, 5, 16).transpose(1, 2).contiguous() + 1,
+    "rows of a transpose": lambda x, w: (x.t().contiguous().t() * 2) @ w,
+    "softmax behind it": lambda x, w: (x @ w).softmax(-1),
+    "norm behind it": lambda x, w: torch.nn.functional.layer_norm(x @ w, (80,)),
+    "same weight twice": lambda x, w: (x @ w) + (x.sin() @ w),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_surrounds_a_product(name: str) -> None:
+    torch.manual_seed(1)
+    notes = _agrees(_Function(FUNCTIONS[name], 48, 80), torch.randn(24, 48))
+    assert _is_product(notes)
+
+
+def test_an_activation_is_fused_into_the_product() -> None:
+    _, notes = _compiled(_Function(FUNCTIONS["activation"], 48, 80), torch.randn(24, 48))
+    (graph,) = notes.graphs
+    assert len(graph.kernels) == 2  # packing and the rest
+    assert graph.plan.graph.prepared == 1 and graph.plan.arena_bytes == 0
+
+
+def test_one_weight_is_packed_once() -> None:
+    _, notes = _compiled(_Function(FUNCTIONS["same weight twice"], 48, 80), torch.randn(24, 48))
+    assert len(notes.graphs[0].plan.graph.held) == 1
+
+
+def test_the_flags_act() -> None:
+    for options in ({"max_autotune_gemm_backends": "ATEN"}, {"cpp__weight_prepack": False}):
+        module = nn.Linear(48, 80)
+        notes = _agrees(module, torch.randn(24, 48), **options)
+        assert not _is_product(notes) and notes.aten_ops
+
+
+def test_a_product_of_activations_stays_with_aten_unless_its_rows_lie_side_by_side() -> None:
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x @ y
+
+    x, y = torch.randn(24, 48), torch.randn(48, 64)
+    assert _is_product(_agrees(Both(), x, y))
+    assert not _is_product(_agrees(Both(), x, y.t().contiguous().t()))
+
+
+def test_nothing_is_read_outside_a_buffer() -> None:
+    torch.manual_seed(0)
+    for columns in (64, 81, 130):
+        _agrees(nn.Linear(33, columns), torch.randn(13, 33), debug_index_asserts=True)
+
+
+CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
+    "in place": lambda m: m.weight.mul_(2),
+    "one element": lambda m: m.weight[3].zero_(),
+    "through data": lambda m: m.weight.data.mul_(2),
+    "filled through data": lambda m: m.weight.data.fill_(0.5),
+    "other data": lambda m: setattr(m.weight, "data", torch.randn(64, 48)),
+    "a new parameter": lambda m: setattr(m, "weight", nn.Parameter(torch.randn(64, 48))),
+    "loaded": lambda m: m.load_state_dict(nn.Linear(48, 64).state_dict()),
+    "through numpy": lambda m: m.weight.detach().numpy().__imul__(3),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_results_follow_a_changed_parameter(name: str) -> None:
+    module = nn.Linear(48, 64)
+    x = torch.randn(20, 48)
+    run, _ = _compiled(module, x)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), module(x))
+        CHANGES[name](module)
+        torch.testing.assert_close(run(x), module(x))
+
+
+def test_an_unchanged_parameter_is_packed_once() -> None:
+    module = nn.Linear(48, 64)
+    x = torch.randn(20, 48)
+    run, _ = _compiled(module, x)
+    with torch.no_grad():
+        results = [run(copied(x)) for _ in range(3)]
+    assert all(torch.equal(r, results[0]) for r in results)
+
+
+def test_inference_tensors_have_no_version() -> None:
+    with torch.inference_mode():
+        module = nn.Linear(48, 64)
+        x = torch.randn(20, 48)
+        run, _ = _compiled(module, x)
+        torch.testing.assert_close(run(x), module(x))
+        module.weight.mul_(2)
+        torch.testing.assert_close(run(x), module(x))
+
+
+def test_a_weight_that_the_graph_updates_is_not_kept() -> None:
+    class Decay(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.randn(48, 64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result = x @ self.weight
+            self.weight.mul_(0.5)
+            return result
+
+    one, other = Decay(), Decay()
+    other.load_state_dict(one.state_dict())
+    x = torch.randn(20, 48)
+    run, _ = _compiled(one, x)
+    one.load_state_dict(other.state_dict())
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(run(x), other(x))
+
+
+def test_threads_do_not_change_the_result() -> None:
+    module, x = nn.Linear(200, 300), torch.randn(100, 200)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            run, _ = _compiled(module, x)
+            with torch.no_grad():
+                found.append(run(x))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(f, found[0]) for f in found)
+
+
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_other_vector_widths(bits: int) -> None:
+    torch.manual_seed(0)
+    assert _is_product(_agrees(nn.Linear(48, 70), torch.randn(20, 48), cpp__simdlen=bits))
