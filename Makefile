@@ -12,9 +12,10 @@ demo: $(READY)
 test: lint
 	@$(BIN)/python -m pytest
 
-# Every op in every dtype; goes on where it was stopped.
+# Every op in every dtype; goes on where it was stopped. Writes the op table and its page.
 test-ops: $(READY)
-	@$(BIN)/python -m tests.ops.sweep
+	@$(BIN)/python -m tests.ops.sweep --table
+	@$(BIN)/python tests/test_docs.py ops.md
 
 lint: $(READY)
 	@$(BIN)/ruff check litz tests

@@ -20,6 +20,7 @@ from rich.table import Table
 from litz import config
 from litz.config import FLAGS, Flag, allowed_text, type_text
 from litz.errors import MissingDependency, UserError
+from litz.optable.command import ops
 
 app = typer.Typer(
     help="Litz, a compiler for PyTorch programs.",
@@ -27,6 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(ops)
 _NEEDED = ("torch", "llvmlite", "numpy")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe

@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 
 import litz
+from litz import backend
 from litz.errors import (
     IndexOutOfRange,
+    InternalError,
     ModeWithOptions,
     UnknownFlag,
     UnknownMode,
@@ -160,6 +162,31 @@ def test_changing_sizes_trace_once_and_stay_right() -> None:
         x = torch.randn(n, 16)
         torch.testing.assert_close(compiled(x, w), function(x, w))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_changing_sizes_around_tensors_of_the_graph_itself() -> None:
+    def function(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sum() + torch.tensor([3.0, 4.0]), torch.tensor([x.shape[0], 2])]
+
+    compiled = torch.compile(function, backend="litz", dynamic=True, options=RAISE)
+    for n in (3, 5):
+        torch.testing.assert_close(compiled(torch.ones(n)), function(torch.ones(n)))
+
+
+def test_a_graph_of_changing_sizes_that_cannot_be_compiled_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InternalError("no")
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.sum() + torch.tensor([3.0, 4.0]) * x.shape[0]
+
+    monkeypatch.setattr(backend, "compile_graph", refuse)
+    compiled = torch.compile(function, backend="litz", dynamic=True)
+    with pytest.warns(UserWarning, match="runs the inference graph as eager"):
+        for n in (3, 5):
+            torch.testing.assert_close(compiled(torch.ones(n)), function(torch.ones(n)))
 
 
 def test_training_follows_eager() -> None:

@@ -29,7 +29,7 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_the_commands() -> None:
     done = run("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("options", "modes", "env"))
+    assert all(command in done.stdout for command in ("options", "modes", "env", "ops"))
 
 
 def test_options_lists_every_flag_with_its_sentence() -> None:

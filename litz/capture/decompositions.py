@@ -93,6 +93,31 @@ def _cloned(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, clone, view(*args, **kwargs))
 
 
+def _index_reduce(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *,
+    include_self: bool = True,
+) -> Any:  # fmt: skip
+    """Whole slices, each to the place that its index names: a scatter of their elements."""
+    if not x.dim():  # one number, which is a row of one as well
+        x, index, source = (t.reshape(1) for t in (x, index, source))
+        return _index_reduce(x, 0, index, source, reduce, include_self=include_self).reshape(())
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    places = index.view(shape).expand_as(source)
+    return aten.scatter_reduce.two(x, dim, places, source, reduce, include_self=include_self)
+
+
+def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool = False) -> Any:
+    """Indices into a tensor as if it were flat."""
+    if not x.is_contiguous():
+        return NotImplemented
+    flat, places = x.reshape(-1), [index.reshape(-1)]
+    return aten.index_put(flat, places, source.reshape(-1), add).view(x.shape)
+
+
+# Ours: torch has no decomposition of these.
+OURS = {aten.index_reduce.default: _index_reduce, aten.put.default: _put}
+
+
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table, made once: torch's own construction of it takes a while."""
@@ -102,6 +127,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         copy, view = getattr(aten, f"{name}_copy"), getattr(aten, name)
         for overload in set(copy.overloads()) & set(view.overloads()):
             table[getattr(copy, overload)] = partial(_cloned, getattr(view, overload))
+    table.update(OURS)
     for overload in IN_FIRST_TYPE:
         table[overload] = partial(_in_first_type, table[overload])
     for packet in KEPT_WHOLE:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.errors import UnsupportedOp
 from litz.ir.graph import origin_of
@@ -35,14 +36,14 @@ def sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:
 def specialize(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.GraphModule:
     """Walk the graph once with fake tensors of the real sizes."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fixed = torch.fx.GraphModule(module, torch.fx.Graph())
+    fixed = torch.fx.Graph()
     known: dict[torch.fx.Node, Any] = {}  # concrete values: fake tensors and numbers
     moved: dict[torch.fx.Node, torch.fx.Node] = {}
     given = iter(args)
     with mode:
         for node in module.graph.nodes:
             if node.op == "output":
-                fixed.graph.output(_moved(node.args[0], known, moved))
+                fixed.output(_moved(node.args[0], known, moved))
             elif node.op == "placeholder":
                 known[node] = _fake(mode, next(given))
             elif node.op == "get_attr":
@@ -50,12 +51,12 @@ def specialize(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.Gr
             else:
                 known[node] = _computed(node, known)
             if node.op != "output" and _holds_tensor(known[node]):
-                moved[node] = fixed.graph.create_node(
+                moved[node] = fixed.create_node(
                     node.op, node.target, _moved(node.args, known, moved),
                     _moved(node.kwargs, known, moved), node.name,
                 )  # fmt: skip
                 moved[node].meta = {**node.meta, "val": known[node]}
-    return fixed
+    return _LazyGraphModule(module, fixed)  # with the tensors that the graph reads; runs if need be
 
 
 def _fake(mode: FakeTensorMode, value: Any) -> Any:

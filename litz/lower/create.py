@@ -5,6 +5,7 @@ In: numbers. Out: a loop with no loads; fusion inlines it everywhere.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -46,10 +47,23 @@ for _name in ("zeros", "zeros_like", "new_zeros"):
     rule(_name)(partial(_uniform, 0))
 for _name in ("ones", "ones_like", "new_ones"):
     rule(_name)(partial(_uniform, 1))
-# What an empty tensor holds is nobody's business, so it may as well cost nothing: zero is inlined.
-for _name in ("empty.memory_format", "empty_like", "new_empty", "empty_strided", "empty_permuted"):
-    rule(_name)(partial(_uniform, 0))
-rule("new_empty_strided")(partial(_uniform, 0))
+
+
+def _undefined(low: Lowering, like: torch.Tensor, *_: Any, **__: Any) -> View:
+    """An empty tensor holds nobody knows what; zero costs nothing, since it is inlined.
+
+    Under deterministic algorithms eager fills it with what shows up when it is read.
+    """
+    shows = torch.are_deterministic_algorithms_enabled()
+    if not (shows and torch.utils.deterministic.fill_uninitialized_memory):
+        return filled(low, like, 0)
+    if like.dtype.is_floating_point or like.dtype.is_complex:
+        return filled(low, like, math.nan)
+    return filled(low, like, True if like.dtype is torch.bool else torch.iinfo(like.dtype).max)
+
+
+rule("empty.memory_format", "empty_like", "empty_strided", "empty_permuted")(_undefined)
+rule("new_empty", "new_empty_strided")(_undefined)
 
 
 def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:

@@ -1,4 +1,4 @@
-"""Random tensors: rand, randn, randint, bernoulli, dropout, by Philox inside the kernels.
+"""Random tensors: rand, randn, uniform, randint, bernoulli, dropout, by Philox inside the kernels.
 
 In: sizes and ranges. Out: loops whose values are a function of a seed and the element's number. The
 seeds, one a random op, are drawn from torch's generator at the start of each call: so a run is
@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from litz.ir.dtypes import F32, F64, I64, DType
+from litz.ir.dtypes import BF16, F16, F32, F64, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ravel
 from litz.ir.program import Extern
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, Value, View, dtype_of, element, sizes
 
-FRACTION_BITS = {F32: 24, F64: 53}
+FRACTION_BITS = {BF16: 8, F16: 11, F32: 24, F64: 53}
 
 
 def _seed(low: Lowering) -> Expr:
@@ -48,11 +48,14 @@ def _bits(seed: Expr, number: Expr) -> Expr:
 
 
 def _uniform(bits: Expr, dtype: DType, shift: int = 0) -> Expr:
-    """A number in [0, 1) from the bits above `shift`, with all the bits its type can hold."""
+    """A number in [0, 1) from the bits above `shift`, with all the bits its type can hold.
+
+    More of them, in a half type, would round up to 1.
+    """
     count = FRACTION_BITS[dtype]
     moved = apply("shr", bits, const(shift, I64)) if shift else bits
     kept = apply("and", moved, const((1 << count) - 1, I64))
-    return apply("mul", cast(kept, dtype), const(2.0**-count, dtype))
+    return apply("mul", cast(kept, dtype.compute), const(2.0**-count, dtype.compute))
 
 
 def _normal(seed: Expr, number: Expr, dtype: DType) -> Expr:
@@ -81,8 +84,21 @@ def _drawn(low: Lowering, like: torch.Tensor, draw: Any) -> View:
 
 @rule("rand", "rand_like")
 def _rand(low: Lowering, like: torch.Tensor, *_: Any, **__: Any) -> View:
-    dtype = dtype_of(like.dtype).compute
+    dtype = dtype_of(like.dtype)
     return _drawn(low, like, lambda p, seed, n: _uniform(_bits(seed, n), dtype))
+
+
+@rule("uniform")
+def _between(
+    low: Lowering, like: torch.Tensor, _: View, start: float = 0.0, stop: float = 1.0, **__: Any
+) -> View:
+    dtype = dtype_of(like.dtype)
+    span, first = const(stop - start, dtype.compute), const(start, dtype.compute)
+
+    def draw(p: tuple[Expr, ...], seed: Expr, number: Expr) -> Expr:
+        return apply("add", apply("mul", _uniform(_bits(seed, number), dtype), span), first)
+
+    return _drawn(low, like, draw)
 
 
 @rule("randn", "randn_like")

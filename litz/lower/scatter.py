@@ -103,16 +103,19 @@ def _masked_put(
     low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None], values: View,
     accumulate: bool,
 ) -> View:  # fmt: skip
-    """One number where a mask over the leading dimensions holds."""
+    """The same values wherever a mask over the leading dimensions holds."""
     mask = indices[0] if len(indices) == 1 else None
-    if mask is None or mask.dtype is not BOOL or any(s.number != 1 for s in values.shape):
+    if mask is None or mask.dtype is not BOOL:
+        raise NotGenerated("a mask among other indices")
+    rest = len(x.shape) - len(mask.shape)
+    if any(s.number != 1 for s in values.shape[: max(len(values.shape) - rest, 0)]):
         raise NotGenerated("a mask as index: how many values it takes depends on the data")
     dtype = dtype_of(like.dtype)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         chosen = mask.at(p[: len(mask.shape)])
         old = element(x, p, dtype)
-        new = element(values, tuple(ZERO for _ in values.shape), dtype)
+        new = element(values, (ZERO, *p[len(mask.shape) :]), dtype)
         both = apply("or" if dtype is BOOL else "add", old, new) if accumulate else new
         return apply("where", chosen, both, old)
 

@@ -30,6 +30,7 @@ CASES: dict[str, Callable[[], torch.Tensor]] = {
     "rand": lambda: torch.rand(N),
     "rand64": lambda: torch.rand(N, dtype=torch.float64),
     "rand16": lambda: torch.rand(N, dtype=torch.bfloat16),
+    "uniform": lambda: torch.ops.aten.uniform(torch.empty(N), -3.0, 5.0),
     "randn": lambda: torch.randn(N),
     "randn64": lambda: torch.randn(N, dtype=torch.float64),
     "randint": lambda: torch.randint(-3, 9, (N,)),
@@ -69,6 +70,15 @@ def test_uniform_numbers_fill_their_range_evenly() -> None:
     chi_squared = ((counts - N / 64) ** 2 / (N / 64)).sum()
     assert found.min() >= 0 and found.max() < 1
     assert chi_squared < 63 + 5 * (2 * 63) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_numbers_never_round_up_to_one(dtype: torch.dtype) -> None:
+    """They are the multiples of the type's last place below one, as eager's are."""
+    bits = {torch.bfloat16: 8, torch.float16: 11}[dtype]
+    found = _compiled(lambda: torch.rand(N, dtype=dtype))().double() * 2**bits
+    assert found.max() == 2**bits - 1
+    assert torch.equal(found, found.round())
 
 
 def test_fallback_random_is_eager_bit_for_bit() -> None:

@@ -35,6 +35,10 @@ CASES: dict[str, Callable[..., Any]] = {
         x[:, None], [i, None, i % 6], s[:, :1], True
     ),
     "index_put_mask": lambda x, s, i, j: x.index_put((x > 0,), s[0, 0]),
+    "index_put_rows": lambda x, s, i, j: x.index_put((x[:, 0] > 0,), s[0]),
+    "index_put_rows_add": lambda x, s, i, j: x.index_put((x[:, 0] > 0,), s[:1], accumulate=True),
+    "put": lambda x, s, i, j: x.put(torch.tensor([40, -3, 0]), s[0, :3]),
+    "put_add": lambda x, s, i, j: x.put(j, s, accumulate=True),
     "scatter_src": lambda x, s, i, j: x.scatter(0, torch.arange(4)[:, None].expand(4, 6), s),
     "scatter_value": lambda x, s, i, j: x.scatter(0, j, 2),
     "scatter_add": lambda x, s, i, j: x.scatter_add(0, j, s),
@@ -66,6 +70,25 @@ def test_scatter_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> 
     tensors = _tensors(dtype)
     tensors.pop("i")
     litz.reset()
+    compiled = torch.compile(function, backend="litz", options=RAISE)
+    torch.testing.assert_close(compiled(**tensors), function(**tensors))
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["prod", "amax", "amin", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bfloat16], ids=str)
+def test_index_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> None:
+    def function(
+        x: torch.Tensor, s: torch.Tensor, i: torch.Tensor, j: torch.Tensor
+    ) -> list[torch.Tensor]:
+        how = {"include_self": include_self}
+        rows = x.index_reduce(0, i, s, reduce, **how)
+        one = x[0, 0].index_reduce(0, i[:1] * 0, s[0, 0], reduce, **how)
+        return [rows, x.T.index_reduce(-1, i, s.T, reduce, **how), one]
+
+    tensors = _tensors(dtype)
+    litz.reset()
+    assert not litz.explain(function, **tensors).aten_ops
     compiled = torch.compile(function, backend="litz", options=RAISE)
     torch.testing.assert_close(compiled(**tensors), function(**tensors))
 

@@ -6,15 +6,7 @@ In: nothing. Out: `EXCEPTIONS[op, dtype]`, where a dtype of "" stands for all of
 
 from __future__ import annotations
 
-_ROUNDS_ONCE = "eager rounds to a half type after each of its ops, the kernel once"
-EXCEPTIONS: dict[tuple[str, str], str] = {
-    ("nn.functional.feature_alpha_dropout.with_train", "bfloat16"): _ROUNDS_ONCE,
-    ("nn.functional.feature_alpha_dropout.with_train", "float16"): _ROUNDS_ONCE,
-    ("nn.functional.soft_margin_loss", "float16"): "eager's exp overflows in f16, ours is in f32",
-    ("nn.functional.multilabel_soft_margin_loss", "float16"): (
-        "a mean of means: eager rounds at each op, by luck towards the float64 result"
-    ),
-}
+EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 _EMPTY = "what an empty tensor holds is undefined, in eager too"
 UNDEFINED: dict[str, str] = dict.fromkeys(

@@ -49,6 +49,7 @@ class Outcome:
     unsupported: int = 0  # samples on which aot_eager fails as well
     graphs: int = 0  # compiled
     kernels: int = 0
+    made: set[str] = field(default_factory=set)  # the ATen ops that kernels compute
     aten: Counter[str] = field(default_factory=Counter)
     fallbacks: set[str] = field(default_factory=set)
 
@@ -59,6 +60,8 @@ class Outcome:
     def note(self, explanation: Explanation) -> None:
         self.graphs += len(explanation.graphs)
         self.kernels += explanation.kernels
+        kernels = [kernel for graph in explanation.graphs for kernel in graph.kernels]
+        self.made.update(origin.op for kernel in kernels for origin in kernel.origins)
         self.aten.update({k: n for k, n in explanation.aten_ops.items() if k not in BESIDE})
         self.fallbacks.update(f.reason for f in explanation.fallbacks)
 
@@ -178,6 +181,9 @@ def _aot_eager_passes(op: Any, sample: Any, expected: Any) -> bool:
 
 # -- what counts as right --------------------------------------------------------------------
 
+# Eager's random numbers, and in half types its rounding, since there is no telling in float64.
+AS_EAGER = {"fallback_random": True, "emulate_precision_casts": True}
+
 
 def _assert_right(found: Any, expected: Any, op: Any, sample: Any) -> None:
     """As eager's; or, in a half type, as near to the result in float64 as rounding allows.
@@ -191,8 +197,7 @@ def _assert_right(found: Any, expected: Any, op: Any, sample: Any) -> None:
         return
     if _is_random(op, sample, expected):
         _assert_same(found, expected, values=False)
-        eagers = partial(litz, options={"fallback_random": True})
-        _assert_same(_run(_compiled(op, eagers), sample), expected)
+        _assert_same(_run(_compiled(op, partial(litz, options=AS_EAGER)), sample), expected)
         return
     try:
         _assert_same(found, expected)

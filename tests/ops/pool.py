@@ -8,6 +8,7 @@ a new one starts in milliseconds with all that was imported.
 from __future__ import annotations
 
 import multiprocessing as mp
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+IDLE = 1.0  # seconds after which a worker looks whether its pool is still there
 CASES_A_WORKER = 150  # then a fresh one: torch keeps what it has compiled
 
 
@@ -40,7 +42,9 @@ class _Worker:
     def __post_init__(self) -> None:
         context = mp.get_context("fork")
         self.channel, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.work), daemon=True)
+        self.process = context.Process(
+            target=_serve, args=(theirs, self.work, os.getpid()), daemon=True
+        )
         self.process.start()
         theirs.close()
 
@@ -70,9 +74,11 @@ class _Worker:
         self.channel.close()
 
 
-def _serve(channel: Connection[Any, Any], work: Callable[[Any], Any]) -> None:
-    while True:
-        channel.send(work(channel.recv()))
+def _serve(channel: Connection[Any, Any], work: Callable[[Any], Any], parent: int) -> None:
+    """Case after case. A fork holds both ends of its pipe: it must ask whether anyone is left."""
+    while os.getppid() == parent:
+        if channel.poll(IDLE):
+            channel.send(work(channel.recv()))
 
 
 def run_all(

@@ -16,6 +16,7 @@ import torch
 ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "build" / "ops" / "results.jsonl"
 RUNNER = ROOT / "tests" / "ops" / "opinfo.py"
+BESIDE = ("bench", "optable", "cli.py", "demo.py")  # parts of `litz/` that compile nothing
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Result:
     unsupported: int = 0
     failures: list[str] = field(default_factory=list)
     how: str = ""  # generated, view, partly, ATen, eager
+    made: list[str] = field(default_factory=list)  # the ATen ops that kernels compute
     aten: dict[str, int] = field(default_factory=dict)
     fallbacks: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -47,7 +49,12 @@ class Result:
 def sources_key(samples: int) -> str:
     """The hash of all that decides a result."""
     digest = hashlib.sha256(f"{torch.__version__} {samples}".encode())
-    for path in [*sorted((ROOT / "litz").rglob("*.py")), RUNNER]:
+    compiler = [
+        path
+        for path in sorted((ROOT / "litz").rglob("*.py"))
+        if path.relative_to(ROOT / "litz").parts[0] not in BESIDE
+    ]
+    for path in [*compiler, RUNNER]:
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -24,6 +24,7 @@ from tests.ops.opinfo import DTYPES, check, every_op, name_of, supported_dtypes
 from tests.ops.pool import Died, run_all
 from tests.ops.results import Result
 from tests.ops.summary import summary
+from tests.ops.table import write_table
 
 Case = tuple[str, str]
 BY_NAME = {name_of(op): op for op in every_op()}
@@ -55,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--failed", action="store_true", help="only what failed last time")
     parser.add_argument("--keep-old", action="store_true", help="believe results of older sources")
     parser.add_argument("--summary", action="store_true", help="run nothing")
+    parser.add_argument("--table", action="store_true", help="write the op table from a whole run")
     return parser.parse_args()
 
 
@@ -68,6 +70,8 @@ def main() -> int:
     found = results.latest()
     text, failed = summary([found[c] for c in cases if c in found], len(cases), key)
     Console(highlight=False, markup=False, soft_wrap=True).print(text)
+    if options.table:
+        write_table(whole(found, "" if options.keep_old else key), options.samples)
     return 1 if failed else 0
 
 
@@ -75,6 +79,17 @@ def is_open(known: Result | None, key: str, options: argparse.Namespace) -> bool
     if options.failed:
         return known is not None and known.status == "failed"
     return known is None or (known.key != key and not options.keep_old)
+
+
+def whole(found: dict[Case, Result], key: str) -> list[Result]:
+    """Every op in every dtype, of one version if a key names it: no table from less."""
+    cases = every_case([], [])
+    missing = [c for c in cases if c not in found or found[c].key != (key or found[c].key)]
+    if missing:
+        raise SystemExit(
+            f"{len(missing)} cases of the op table have not been run: {missing[0]} ..."
+        )
+    return [found[c] for c in cases]
 
 
 def sweep(cases: list[Case], key: str, options: argparse.Namespace) -> None:
@@ -109,6 +124,7 @@ def one(case: Case, key: str, samples: int) -> Result:
         unsupported=outcome.unsupported,
         failures=outcome.failures,
         how=outcome.how,
+        made=sorted(outcome.made),
         aten=dict(outcome.aten),
         fallbacks=sorted(outcome.fallbacks),
         seconds=round(time.perf_counter() - start, 2),

@@ -1,5 +1,7 @@
 """Every op of torch's database once, in one dtype each: the part of the sweep in `make test`.
 
+What is compiled and what is left to ATen must be what the op table says.
+
 The name of an op picks its dtype among those it supports, so that all ten are covered evenly and
 nobody chooses. `make test-ops` runs every op in every dtype.
 """
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from litz.optable import load
 from tests.ops.exceptions import EXCEPTIONS, excepted
 from tests.ops.opinfo import check, every_op, name_of, supported_dtypes
 
@@ -33,6 +36,8 @@ def test_op(op: Any) -> None:
     outcome = check(op, dtype, SAMPLES)
     if excepted(outcome.op, short) is None:
         assert not outcome.failures, outcome.failures[0]
+        found = "unsupported" if outcome.status == "unsupported" else outcome.how
+        assert found == load().how(outcome.op, short), "the op table says otherwise"
 
 
 def test_every_exception_names_an_op_and_says_why() -> None:

@@ -2,6 +2,7 @@
 
 In: nothing. Out: `measure() -> [Row]`, each function of `SPECIAL` against mpmath, on points spread
 over where it has something to show. Example: `errors("j0", "f64", points("j0", "f64", 99))`.
+`python -m litz.codegen.llvm.special_accuracy >> docs/math-accuracy.md` adds it to the page.
 """
 
 from __future__ import annotations

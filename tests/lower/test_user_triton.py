@@ -1,0 +1,84 @@
+"""A user's own Triton kernel in a compiled function, run by Triton's interpreter on CPU tensors.
+
+Behind a custom op it is a call in the graph, between generated kernels. Called plainly, Dynamo
+knows a kernel only where Triton has a driver: without one it traces into Triton's interpreter and
+fails in NumPy's uint64, whatever the backend; Litz fails as `aot_eager` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="the extra `gpu` brings triton")
+ROOT = Path(__file__).parent.parent.parent
+
+PROGRAM = """
+import json, sys
+import torch, triton
+import triton.language as tl
+import litz
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    here = at < n
+    total = tl.load(x_ptr + at, mask=here) + tl.load(y_ptr + at, mask=here)
+    tl.store(out_ptr + at, total, mask=here)
+
+def plain(x, y):
+    out = torch.empty_like(x)
+    add_kernel[(triton.cdiv(x.numel(), 16),)](x, y, out, x.numel(), BLOCK=16)
+    return out
+
+@torch.library.custom_op("mine::add", mutates_args=())
+def behind_an_op(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return plain(x, y)
+
+behind_an_op.register_fake(lambda x, y: torch.empty_like(x))
+
+add = {"plain": plain, "op": behind_an_op}[sys.argv[1]]
+
+def f(x, y):
+    return add(x * 2, y.sin()) - 1
+
+x, y = torch.randn(2, 40)
+expected = x * 2 + y.sin() - 1
+try:
+    right = torch.allclose(torch.compile(f, backend=sys.argv[2])(x, y), expected)
+    told = litz.explain(f, x, y) if sys.argv[1:] == ["op", "litz"] else None
+    aten = dict(told.aten_ops) if told else {}
+    print(json.dumps({"right": right, "aten": aten, "kernels": told.kernels if told else 0}))
+except Exception as error:
+    print(json.dumps({"error": type(error).__name__, "cause": type(error.__cause__).__name__}))
+"""
+
+
+def _run(how: str, backend: str, folder: Path) -> dict[str, object]:
+    program = folder / "program.py"  # Triton reads the source of its kernels
+    program.write_text(PROGRAM)
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), how, backend],
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def test_a_kernel_behind_a_custom_op_is_called_from_the_graph(tmp_path: Path) -> None:
+    assert _run("op", "aot_eager", tmp_path)["right"]
+    found = _run("op", "litz", tmp_path)
+    assert found == {"right": True, "aten": {"mine.add.default": 1}, "kernels": 3}
+
+
+def test_a_plain_kernel_does_what_it_does_with_aot_eager(tmp_path: Path) -> None:
+    assert _run("plain", "litz", tmp_path) == _run("plain", "aot_eager", tmp_path)
