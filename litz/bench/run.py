@@ -1,0 +1,79 @@
+"""A run: the cases of some suites, one after the other, with progress on stderr.
+
+In: suites, cases by name, `Settings`. Out: `Results`. A wrong name is an error that lists the right
+ones. Example: `run(["calls"], [], Settings(against=("eager",), quick=True))`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from litz.bench.candidates import CANDIDATES
+from litz.bench.case import Case, Say, Settings
+from litz.bench.results import OURS, Results, Row, machine
+from litz.bench.suites import SUITES
+from litz.errors import UnknownBenchmark
+
+
+def run(suites: Sequence[str], names: Sequence[str], settings: Settings) -> Results:
+    """Measure every case of the suites, or those of the given names."""
+    check("suite", suites, SUITES)
+    check("candidate", settings.against, [name for name in CANDIDATES if name != OURS])
+    chosen = {name: SUITES[name].cases(settings.quick) for name in suites}
+    check("case", names, dict.fromkeys(c.name for cases in chosen.values() for c in cases))
+    left_out = {name: why for name in settings.against if (why := CANDIDATES[name].why_not())}
+    against = tuple(name for name in settings.against if name not in left_out)
+    settings = replace(settings, against=against)
+    rows: list[Row] = []
+    kept = {
+        suite: [c for c in cases if not names or c.name in names] for suite, cases in chosen.items()
+    }
+    with progress(sum(map(len, kept.values()))) as begin:
+        for suite, cases in kept.items():
+            found = [row for case in cases for row in case.measure(case, settings, begin(case))]
+            rows += SUITES[suite].finish(found)
+    return Results(machine(settings.threads), against, tuple(rows), left_out)
+
+
+def check(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Each name is known, or the error says which are."""
+    listed = list(known)
+    for name in names:
+        if name not in listed:
+            raise UnknownBenchmark(kind, name, listed)
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Begin]:
+    """A bar on a terminal; a line for each case elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Begin(total)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        yield Begin(total, bar)
+
+
+class Begin:
+    """Called with a case when it begins; gives what the case calls to say what it is doing."""
+
+    def __init__(self, total: int, bar: Progress | None = None) -> None:
+        self.total, self.bar, self.begun = total, bar, 0
+        self.task = bar.add_task("", total=total) if bar is not None else None
+
+    def __call__(self, case: Case) -> Say:
+        self.begun += 1
+        title = f"{case.suite}: {case.label}"
+        if self.bar is None or self.task is None:
+            print(f"[{self.begun}/{self.total}] {title}", file=sys.stderr, flush=True)
+            return lambda _: None
+        bar, task = self.bar, self.task
+        bar.update(task, completed=self.begun - 1)
+        return lambda text: bar.update(task, description=f"{title}: {text}")
