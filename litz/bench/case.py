@@ -32,7 +32,8 @@ class Program:
     def __call__(self, function: Callable[..., Any] | None = None) -> Any:
         """Call it, or a compiled form of it, with its arguments."""
         with torch.no_grad():
-            return (function or self.function)(*self.args, **self.kwargs)
+            chosen = self.function if function is None else function
+            return chosen(*self.args, **self.kwargs)
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from litz.bench.run import run
 from litz.bench.suites import SUITES
 from litz.bench.tables import HOW, left_out_lines, machine_line, markdown, rich_table, sheets
 
-PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe
+PIPE_WIDTH = 180  # columns of a table that goes to a file or a pipe
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def show(results: Results, outputs: Outputs) -> int:
         print(markdown(results))
     else:
         _print(results)
-    for row in results.wrong:
-        print(f"litz has no result for {row.suite} {row.label}", file=sys.stderr)
+    for where in dict.fromkeys(f"{row.suite} {row.label}" for row in results.wrong):
+        print(f"litz has no result for {where}", file=sys.stderr)
     return 1 if results.wrong else 0
 
 

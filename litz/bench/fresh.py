@@ -22,11 +22,10 @@ from pathlib import Path
 from litz.bench.calls import candidates_of
 from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Say, Settings
-from litz.bench.results import Row
+from litz.bench.results import NOT_ASKED, OURS, Row
 
 # Where compilers keep what they made; the last is where a program that asks nothing else looks.
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
-CACHED = "not compiled: a cache answered before the compiler was asked"
 
 Found = dict[str, float | None]
 
@@ -60,12 +59,14 @@ def measure_memory(case: Case, settings: Settings, say: Say) -> list[Row]:
         say(name)
         with empty_caches() as environment:
             series.add(name, series.run("memory", case, name, settings, environment))
-    planned = {
-        title: 1e-6 * found
-        for key, title in (("arena", "planned MB"), ("unplanned", "without reuse MB"))
-        if (found := series.last(key)) is not None
+    planned = {"arena": "planned MB", "unplanned": "without reuse MB"}
+    facts = {
+        planned[key]: 1e-6 * value
+        for key, values in series.samples[OURS].items()
+        for value in values[-1:]
+        if key in planned and value is not None
     }
-    return [series.row(case, "memory").with_facts(planned)]
+    return [series.row(case, "memory").with_facts(facts)]
 
 
 class Series:
@@ -102,13 +103,6 @@ class Series:
         for key, value in found.items():
             self.samples[name].setdefault(key, []).append(value)
 
-    def last(self, key: str) -> float | None:
-        """The last value that any candidate gave under that name."""
-        found = [
-            values[-1] for by_key in self.samples.values() for values in [by_key.get(key)] if values
-        ]
-        return found[-1] if found else None
-
     def row(self, case: Case, metric: str) -> Row:
         """The samples of one metric; who failed, or did nothing that could be timed, is missing."""
         samples: dict[str, tuple[float, ...]] = {}
@@ -116,10 +110,10 @@ class Series:
         for name in self.names:
             values = self.samples[name].get(metric, [])
             known = tuple(value for value in values if value is not None)
-            if name not in missing and len(known) == len(values):
+            if name not in missing and known and len(known) == len(values):
                 samples[name] = known
             else:
-                missing.setdefault(name, CACHED)
+                missing.setdefault(name, NOT_ASKED)
         return Row(case.suite, case.name, case.variant, metric, samples, missing)
 
 

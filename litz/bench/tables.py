@@ -20,7 +20,7 @@ HOW = (
     "A ratio says how many times less Litz needs: above 1, Litz is better. It is the median over "
     f"rounds of neighbouring samples; in brackets, the {CONFIDENCE:.0%} interval of that median."
 )
-RANGE = "With fewer than six rounds the brackets hold the whole range of the ratios."
+RANGE = "There were fewer than six rounds: brackets hold the whole range of the ratios."
 
 
 @dataclass(frozen=True)
@@ -99,24 +99,21 @@ def _padded(line: tuple[str, ...], width: int) -> tuple[str, ...]:
 
 
 def _ratio(found: Interval | None) -> str:
+    """The median and, if there was more than one round, what it lies between."""
     if found is None:
         return MISSING
-    return f"{found.median:.2f} ({found.low:.2f}-{found.high:.2f})"
+    digits = 2 if found.median < 10 else 1 if found.median < 100 else 0
+    median, low, high = (f"{r:.{digits}f}" for r in (found.median, found.low, found.high))
+    return f"{median} ({low}-{high})" if found.confidence else median
 
 
 def _number(value: float | None) -> str:
-    """Three digits that mean something."""
+    """Three digits."""
     if value is None:
         return MISSING
-    if abs(value) >= 100:
-        return f"{value:.0f}"
-    return (
-        f"{value:.1f}"
-        if abs(value) >= 10
-        else f"{value:.2f}"
-        if abs(value) >= 1
-        else f"{value:.3f}"
-    )
+    size = abs(value)
+    digits = 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return f"{value:.{digits}f}"
 
 
 # -- forms -------------------------------------------------------------------------------------
@@ -125,7 +122,7 @@ def _number(value: float | None) -> str:
 def rich_table(sheet: Sheet) -> Table:
     table = Table(title=sheet.title, title_justify="left", box=SIMPLE_HEAD)
     for k, name in enumerate(sheet.header):
-        table.add_column(name, justify="left" if k == 0 else "right", no_wrap=True)
+        table.add_column(name, justify="left" if k == 0 else "right")
     for line in sheet.body:
         table.add_row(*line)
     table.add_section()

@@ -1,0 +1,121 @@
+"""Calls: who is wrong is not timed; who fails does not stop the others."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from litz.bench import calls
+from litz.bench.agreement import Agreement
+from litz.bench.calls import measure_calls, running_on
+from litz.bench.candidates import CANDIDATES, Candidate
+from litz.bench.case import Case, Program, Settings
+from litz.bench.suites.kernels import COPY, kept_memory
+from litz.bench.suites.kernels import finish as with_rates
+from tests.bench.planted import BERT
+
+SHORT = Settings(against=("eager", "wrong", "broken"), seconds=0.01)
+
+
+def _program() -> Program:
+    torch.manual_seed(0)
+    return Program(lambda x: torch.softmax(x, -1), (torch.randn(4, 33),))
+
+
+class Planted(Candidate):
+    """A candidate whose compiler is a function given here."""
+
+    def __init__(self, name: str, change: Callable[[Any], Any]) -> None:
+        super().__init__(name, None)
+        object.__setattr__(self, "change", change)
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: self.change(function(*args))  # type: ignore[attr-defined]
+
+
+def _fail(_: Any) -> Any:
+    raise RuntimeError("no headers\nand more")
+
+
+def test_a_wrong_candidate_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CANDIDATES, "wrong", Planted("wrong", lambda y: y + 1e-5))
+    monkeypatch.setitem(CANDIDATES, "broken", Planted("broken", _fail))
+    said: list[str] = []
+    case = Case("planted", "softmax", "small", _program, measure_calls)
+    [row] = measure_calls(case, SHORT, said.append)
+    assert set(row.samples) == {"litz", "eager"}
+    assert row.missing["broken"] == "RuntimeError: no headers"
+    assert "from float64" in row.missing["wrong"]
+    assert len(row.samples["litz"]) == len(row.samples["eager"]) >= 5
+    assert "compiling with litz" in said and said[-1] == "timing"
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda y: y, ""),
+        (lambda y: y * (1 + 1e-7), ""),  # one rounding
+        (lambda y: y * (1 + 1e-5), "result 0 is 1.0e-05 from float64"),
+        (lambda y: y.index_fill(1, torch.tensor(3), torch.nan), "result 0 is nan from float64"),
+        (lambda y: y.double(), "result 0 is torch.float64"),
+        (lambda y: y[:2], "result 0 is torch.float32 [2, 33], not as eager's"),
+        (lambda y: (y, y), "it gives 2 results, eager 1"),
+    ],
+)
+def test_agreement(change: Callable[[torch.Tensor], Any], fault: str) -> None:
+    program = _program()
+    found = Agreement(program).fault(change(program()))
+    assert found.startswith(fault) and bool(found) == bool(fault)
+
+
+def test_integers_must_be_equal() -> None:
+    agreement = Agreement(Program(lambda x: x.argmax(-1), (torch.eye(3),)))
+    assert agreement.fault(torch.tensor([0, 1, 2])) == ""
+    assert agreement.fault(torch.tensor([0, 1, 1])) == "result 0 is not equal to eager's"
+
+
+def test_a_model_in_float64_leaves_the_model_alone() -> None:
+    model = torch.nn.Linear(3, 2)
+    program = Program(model, (), {"input": torch.ones(1, 3)})
+    assert program.widened()().dtype is torch.float64
+    assert model.weight.dtype is program.tensors[0].dtype is torch.float32
+
+
+def test_threads_and_gradients_are_put_back() -> None:
+    before = torch.get_num_threads()
+    with running_on(1):
+        assert torch.get_num_threads() == 1 and not torch.is_grad_enabled()
+    assert torch.get_num_threads() == before and torch.is_grad_enabled()
+
+
+def test_the_share_of_a_copy_is_by_size() -> None:
+    rows = [
+        calls.Row("kernels", name, size, "short call", {"litz": ours, "eager": (1e-3,)}, {}, facts)
+        for name, size, ours, facts in (
+            (COPY, "L1", (2e-3,), {"MB": 8.0}),
+            ("gelu", "L1", (4e-3,), {"MB": 8.0}),
+            ("gelu", "L2", (4e-3,), {"MB": 8.0}),
+        )
+    ]
+    copied, near, far = with_rates(rows)
+    assert copied.facts == pytest.approx({"MB": 8, "GB/s": 4, "% of copy": 50})  # eager's is faster
+    assert near.facts == pytest.approx({"MB": 8, "GB/s": 2, "% of copy": 25})
+    assert far.facts == pytest.approx({"MB": 8, "GB/s": 2})
+    assert with_rates([BERT.with_facts({"MB": 1.0})])[0].facts["GB/s"] == pytest.approx(0.1)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_large_results_are_not_mapped_anew() -> None:
+    """A block of 64 MiB that is freed comes back at its place, with its pages."""
+    with kept_memory():
+        places = set()
+        for _ in range(8):
+            places.add(torch.empty(16 << 20).data_ptr())
+        assert len(places) == 1
+        block = torch.ones(16 << 20)
+        del block
+        assert bool(torch.empty(16 << 20)[1 << 20 :: 1 << 20].eq(1).all())

@@ -1,0 +1,107 @@
+"""The command as a user runs it: errors of one line, one real run, files that are read again."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from litz.bench import candidates, command
+from litz.bench.case import Settings, Suite
+from litz.bench.command import Outputs, bench, read, show
+from litz.bench.run import run
+from litz.bench.suites import SUITES
+from litz.errors import UnknownBenchmark
+from tests.bench.planted import BERT, RESULTS
+
+ROOT = Path(__file__).parents[2]
+
+
+def litz(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "litz", "bench", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_a_real_run(tmp_path: Path) -> None:
+    page, samples = tmp_path / "out.html", tmp_path / "out.json"
+    words = ["--suite", "calls", "--against", "eager", "--quick"]
+    done = litz(*words, "--html", str(page), "--json", str(samples))
+    assert done.returncode == 0, done.stderr
+    assert "[1/3] calls: x + 1" in done.stderr
+    assert re.search(r"^ +x \+ 1 +\d+\.\d\d \(\d", done.stdout, re.MULTILINE)
+    assert "geometric mean" in done.stdout and "worst vs eager" in done.stdout
+    assert "<svg" in page.read_text()
+    found = json.loads(samples.read_text())
+    for row in found["rows"]:
+        assert set(row["samples"]) == {"litz", "nothing", "eager"} and not row["missing"]
+        assert min(min(s) for s in row["samples"].values()) > 0
+        assert "us above nothing" in row["facts"]
+    # A small op costs less in eager than any way through Dynamo.
+    assert read([samples]).rows[0].speedup("eager").median < 1  # type: ignore[union-attr]
+
+
+def test_a_wrong_name_is_one_line() -> None:
+    done = litz("--suite", "cpus")
+    assert done.returncode == 1
+    suites = ", ".join(SUITES)
+    assert done.stderr == f"litz: there is no suite 'cpus'. Choose from: {suites}.\n"
+
+
+@pytest.mark.parametrize(
+    ("suites", "names", "against", "text"),
+    [
+        (["calls"], ["bert"], [], "no case 'bert'. Choose from: x + 1, sum of 20 inputs, 20"),
+        (["cpu"], ["berts"], [], "no case 'berts'. Choose from: bert, gpt2, llama,"),
+        (["cpu"], [], ["gcc"], "no candidate 'gcc'. Choose from: inductor, eager, nothing."),
+        (["cpu"], [], ["litz"], "no candidate 'litz'."),
+    ],
+)
+def test_a_wrong_name_lists_the_right_ones(
+    suites: list[str], names: list[str], against: list[str], text: str
+) -> None:
+    with pytest.raises(UnknownBenchmark) as caught:
+        run(suites, names, Settings(against=tuple(against), quick=True))
+    assert text in str(caught.value)
+
+
+def test_saved_samples_are_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, page = tmp_path / "saved.json", tmp_path / "page.html"
+    assert show(RESULTS, Outputs(json=saved)) == 0
+    first = capsys.readouterr().out
+    assert show(read([saved]), Outputs(html=page)) == 0
+    assert capsys.readouterr().out == first
+    assert "gpt2 batch 1" in page.read_text()
+    assert show(read([saved]), Outputs(markdown=True)) == 0
+    assert "| geometric mean | 1.00 |" in capsys.readouterr().out
+
+
+def test_without_a_compiler_inductor_is_left_out_and_said_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(candidates, "COMPILERS", ("no-such-compiler",))
+    monkeypatch.setitem(SUITES, "cpu", Suite("Planted.", lambda quick: []))
+    assert bench(["cpu"], [], Settings(quick=True), Outputs()) == 0
+    assert "inductor is left out: it needs a C++ compiler." in capsys.readouterr().out
+
+
+def test_a_wrong_result_of_ours_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    row = replace(BERT, samples={"eager": (1.0,)}, missing={"litz": "result 0 is wrong"})
+    assert show(replace(RESULTS, rows=(row,)), Outputs()) == 1
+    assert "litz has no result for cpu bert batch 1" in capsys.readouterr().err
+
+
+def test_a_zero_is_the_default() -> None:
+    slow = command.settings(["eager"], 0, 0, 600, 0, quick=False)
+    assert slow == Settings(against=("eager",))
+    quick = command.settings(["eager"], 0, 2, 600, 3, quick=True)
+    assert quick.seconds < slow.seconds and (quick.rounds, quick.threads) == (2, 3)
