@@ -27,7 +27,7 @@ import torch.fx
 from litz.backend import litz
 from litz.bench.agreement import Agreement
 from litz.bench.calls import running_on
-from litz.bench.candidates import OPTIONS, nothing
+from litz.bench.candidates import CANDIDATES, OPTIONS
 from litz.bench.case import Case, Program
 from litz.bench.suites import case_named
 from litz.report import Explanation
@@ -56,10 +56,11 @@ def backend_of(name: str, clock: Clock, notes: Explanation) -> Backend:
     """A candidate's backend; the clock runs while it turns a graph into a callable."""
     if name == "litz":
         return partial(litz, options=OPTIONS, explanation=notes)  # times itself
-    if name == "nothing":
-        return nothing  # type: ignore[no-any-return]
     if name == "eager":
         return lambda module, _: module.forward
+    known = CANDIDATES[name].backend
+    if callable(known):
+        return known
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     return partial(compile_fx, inner_compile=clock.around(compile_fx_inner))

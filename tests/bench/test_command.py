@@ -43,11 +43,12 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert "<svg" in page.read_text()
     found = json.loads(samples.read_text())
     for row in found["rows"]:
-        assert set(row["samples"]) == {"litz", "nothing", "eager"} and not row["missing"]
+        assert set(row["samples"]) == {"litz", "floor", "nothing", "eager"}
+        assert not row["missing"]
         assert min(min(s) for s in row["samples"].values()) > 0
+        # No backend is faster than one that does not compute.
+        assert row["facts"]["us above floor"] > 0
         assert "us above nothing" in row["facts"]
-    # A small op costs less in eager than any way through Dynamo.
-    assert read([samples]).rows[0].speedup("eager").median < 1  # type: ignore[union-attr]
 
 
 def test_a_wrong_name_is_one_line() -> None:
@@ -62,7 +63,7 @@ def test_a_wrong_name_is_one_line() -> None:
     [
         (["calls"], ["bert"], [], "no case 'bert'. Choose from: x + 1, sum of 20 inputs, 20"),
         (["cpu"], ["berts"], [], "no case 'berts'. Choose from: bert, gpt2, llama,"),
-        (["cpu"], [], ["gcc"], "no candidate 'gcc'. Choose from: inductor, eager, nothing."),
+        (["cpu"], [], ["gcc"], "no candidate 'gcc'. Choose from: inductor, eager, nothing, floor."),
         (["cpu"], [], ["litz"], "no candidate 'litz'."),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from litz.bench.agreement import Agreement
-from litz.bench.candidates import CANDIDATES, nothing
+from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case
 from litz.bench.suites import SUITES, case_named
 from litz.bench.suites.kernels import KERNELS, SIZES, program
@@ -70,9 +70,12 @@ def test_ops_scale_as_they_say(shape: str) -> None:
     assert 1e-3 < many_ops(shape, OPS[-1])().abs().max() < 2
 
 
-def test_nothing_is_the_graph_op_by_op() -> None:
+def test_nothing_is_the_graph_op_by_op_and_the_floor_is_not_even_that() -> None:
     built = program("gelu", "L1")
     torch._dynamo.reset()
-    compiled = CANDIDATES["nothing"].compile(built.function)
-    assert CANDIDATES["nothing"].backend is nothing
-    assert torch.equal(built(compiled), built())
+    results = {name: CANDIDATES[name].compile(built.function) for name in ("nothing", "floor")}
+    for compiled in results.values():
+        assert torch.equal(built(compiled), built())
+    built.args[0].zero_()
+    assert torch.equal(built(results["nothing"]), built())
+    assert not torch.equal(built(results["floor"]), built())

@@ -1,7 +1,7 @@
 """Suite `calls`: what a call costs when there is next to nothing to compute.
 
-In: nothing. Out: cases on eight numbers, beside `nothing`: torch's own part of a call. Example:
-`x + 1`. The fact `us above nothing` is what a backend adds to that part.
+In: nothing. Out: cases on a few numbers, beside `floor`, torch's own part of a call, and `nothing`,
+that part and the graph op by op. The facts say what Litz adds to each. Example: `x + 1`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from litz.bench.calls import measure_calls
 from litz.bench.case import Case, Program, Suite
 from litz.bench.results import OURS, Row
 
-FLOOR = "nothing"
+FLOORS = ("floor", "nothing")
 APART = 20
 
 
@@ -64,22 +64,24 @@ CASES = {
 def cases(quick: bool) -> list[Case]:
     measure = partial(measure_calls, metric="short call")
     return [
-        Case("calls", name, "", small.build, measure, beside=(FLOOR,))
+        Case("calls", name, "", small.build, measure, beside=FLOORS)
         for name, small in CASES.items()
     ]
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Add what Litz costs above the floor, sample by sample."""
-    return [_above_floor(row) for row in rows]
+    """Add what Litz costs above the floors."""
+    return [row.with_facts(_above_floors(row)) for row in rows]
 
 
-def _above_floor(row: Row) -> Row:
-    ours, floor = row.samples.get(OURS), row.samples.get(FLOOR)
-    if not ours or not floor:
-        return row
-    above = statistics.median(a - b for a, b in zip(ours, floor, strict=True))
-    return row.with_facts({"us above nothing": 1e6 * above})
+def _above_floors(row: Row) -> dict[str, float]:
+    """Microseconds, by the median over rounds of the difference."""
+    ours = row.samples.get(OURS, ())
+    return {
+        f"us above {name}": 1e6 * statistics.median(a - b for a, b in zip(ours, floor, strict=True))
+        for name in FLOORS
+        if ours and (floor := row.samples.get(name))
+    }
 
 
 SUITE = Suite("Calls that compute next to nothing: what a call itself costs.", cases, finish)

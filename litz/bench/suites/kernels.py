@@ -2,7 +2,7 @@
 
 In: nothing. Out: a case for each function and size, and `copy`, a row of the same run that says how
 fast memory is. The facts: `MB` of arguments and results, the `GB/s` at which Litz moves them, and
-`% of copy`, its share of what the fastest copy of that size reaches. Example: `softmax memory`.
+`% of copy`, in memory, its share of what the fastest copy reaches. Example: `softmax memory`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from litz.bench.calls import measure_calls
 from litz.bench.case import Case, Program, Say, Settings, Suite, tensors_in
 from litz.bench.results import OURS, Row
 
-COPY = "copy"
+COPY, MEMORY = "copy", "memory"
 # Rows and columns of the main argument: 16 KiB, 512 KiB, 64 MiB of float32.
-SIZES = {"L1": (32, 128), "L2": (256, 512), "memory": (16384, 1024)}
+SIZES = {"L1": (32, 128), "L2": (256, 512), MEMORY: (16384, 1024)}
 F32, BF16 = torch.float32, torch.bfloat16
 
 Arguments = tuple[Tensor, ...]
@@ -214,36 +214,39 @@ def measure(case: Case, settings: Settings, say: Say) -> list[Row]:
 
 # mallopt's numbers for these, and what they are until they are set.
 TRIM_THRESHOLD, MMAP_MAX = (-1, 128 * 1024), (-4, 65536)
+KEPT = 1 << 30  # bytes: the arguments and results of the largest case, with room between them
 
 
 @contextmanager
 def kept_memory() -> Iterator[None]:
-    """Freed memory stays with the process.
+    """Freed memory stays with the process, which begins with more than it needs.
 
     Otherwise glibc maps each large result anew, and its page faults take longer than the kernel,
     for every candidate alike. Other systems have no mallopt, and are left as they are.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallopt"):
         yield
         return
-    mallopt(TRIM_THRESHOLD[0], 2**31 - 1)
-    mallopt(MMAP_MAX[0], 0)
+    library.mallopt(TRIM_THRESHOLD[0], 2**31 - 1)
+    library.mallopt(MMAP_MAX[0], 0)
+    torch.ones(KEPT, dtype=torch.uint8)  # written, so that its pages are there; and freed
     try:
         yield
     finally:
-        mallopt(*TRIM_THRESHOLD)
-        mallopt(*MMAP_MAX)
+        library.mallopt(*TRIM_THRESHOLD)
+        library.mallopt(*MMAP_MAX)
+        library.malloc_trim(0)
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Add what Litz moves a second, and its share of what the fastest copy of that size does."""
-    copied = {
-        row.variant: max(rate(row, name) for name in row.samples)
-        for row in rows
-        if row.case == COPY and row.samples
-    }
-    return [_with_rates(row, copied.get(row.variant)) for row in rows]
+    """Add what Litz moves a second and, in memory, its share of what the fastest copy does.
+
+    In a cache there is no such share: the cost of a call weighs more than the copy.
+    """
+    copies = [row for row in rows if (row.case, row.variant) == (COPY, MEMORY)]
+    fastest = max((rate(row, name) for row in copies for name in row.samples), default=None)
+    return [_with_rates(row, fastest if row.variant == MEMORY else None) for row in rows]
 
 
 def rate(row: Row, candidate: str) -> float:

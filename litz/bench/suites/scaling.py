@@ -71,7 +71,7 @@ def cases(quick: bool) -> list[Case]:
         for shape in SHAPES
         for ops in (FEW_OPS if quick else OPS)
     ]
-    size = "L1" if quick else "memory"
+    size = "L1" if quick else kernels.MEMORY
     programs = {
         "bert": partial(model, "bert", 2, quick),
         "gelu": partial(kernels.program, "gelu", size),
