@@ -14,6 +14,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from litz.bench.calls import told
 from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Say, Settings
 from litz.bench.results import OURS, Results, Row, machine
@@ -36,9 +37,24 @@ def run(suites: Sequence[str], names: Sequence[str], settings: Settings) -> Resu
     }
     with progress(sum(map(len, kept.values()))) as begin:
         for suite, cases in kept.items():
-            found = [row for case in cases for row in case.measure(case, settings, begin(case))]
+            found = [row for case in cases for row in measured(case, settings, begin(case))]
             rows += SUITES[suite].finish(found)
-    return Results(machine(settings.threads), against, tuple(rows), left_out)
+    facts = {**machine(settings.threads), "run": described(settings)}
+    return Results(facts, against, tuple(rows), left_out)
+
+
+def measured(case: Case, settings: Settings, say: Say) -> list[Row]:
+    """The rows of a case. One that cannot be measured at all does not cost us the others."""
+    try:
+        return case.measure(case, settings, say)
+    except Exception as error:
+        return [Row(case.suite, case.name, case.variant, "call", {}, {OURS: told(error)})]
+
+
+def described(settings: Settings) -> str:
+    """How much was measured, in a few words."""
+    size = "quick, small sizes: " if settings.quick else ""
+    return f"{size}{settings.seconds:g} s a case, {settings.rounds} fresh processes of a kind"
 
 
 def check(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

@@ -137,7 +137,7 @@ def machine_line(results: Results) -> str:
     return (
         f"{m['threads']} threads of {m['processor']} ({m['architecture']}, {m['vectors']}, "
         f"{m['caches']}), {m['system']}, torch {m['torch']}, llvmlite {m['llvmlite']}, "
-        f"litz {m['litz']}."
+        f"litz {m['litz']}; {m['run']}."
     )
 
 

@@ -15,6 +15,7 @@ MACHINE = {
     "torch": "2.13.0",
     "llvmlite": "0.50.0",
     "litz": "0.1.0",
+    "run": "planted",
 }
 ROUNDS = 9
 

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from litz import cli
 from litz.bench import candidates, command
-from litz.bench.case import Settings, Suite
+from litz.bench.calls import measure_calls
+from litz.bench.case import Case, Program, Say, Settings, Suite
 from litz.bench.command import Outputs, bench, read, show
+from litz.bench.results import Row
 from litz.bench.run import run
 from litz.bench.suites import SUITES
 from litz.errors import UnknownBenchmark
@@ -22,20 +25,16 @@ from tests.bench.planted import BERT, RESULTS
 ROOT = Path(__file__).parents[2]
 
 
-def litz(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "litz", "bench", *words],
+def test_a_real_run(tmp_path: Path) -> None:
+    page, samples = tmp_path / "out.html", tmp_path / "out.json"
+    words = ["bench", "--suite", "calls", "--against", "eager", "--quick"]
+    done = subprocess.run(
+        [sys.executable, "-m", "litz", *words, "--html", str(page), "--json", str(samples)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=300,
     )
-
-
-def test_a_real_run(tmp_path: Path) -> None:
-    page, samples = tmp_path / "out.html", tmp_path / "out.json"
-    words = ["--suite", "calls", "--against", "eager", "--quick"]
-    done = litz(*words, "--html", str(page), "--json", str(samples))
     assert done.returncode == 0, done.stderr
     assert "[1/3] calls: x + 1" in done.stderr
     assert re.search(r"^ +x \+ 1 +\d+\.\d\d \(\d", done.stdout, re.MULTILINE)
@@ -51,11 +50,12 @@ def test_a_real_run(tmp_path: Path) -> None:
         assert "us above nothing" in row["facts"]
 
 
-def test_a_wrong_name_is_one_line() -> None:
-    done = litz("--suite", "cpus")
-    assert done.returncode == 1
+def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["litz", "bench", "--suite", "cpus"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
     suites = ", ".join(SUITES)
-    assert done.stderr == f"litz: there is no suite 'cpus'. Choose from: {suites}.\n"
+    assert ended.value.code == f"litz: there is no suite 'cpus'. Choose from: {suites}."
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,27 @@ def test_without_a_compiler_inductor_is_left_out_and_said_so(
     monkeypatch.setitem(SUITES, "cpu", Suite("Planted.", lambda quick: []))
     assert bench(["cpu"], [], Settings(quick=True), Outputs()) == 0
     assert "inductor is left out: it needs a C++ compiler." in capsys.readouterr().out
+
+
+def test_a_case_that_cannot_be_built_does_not_cost_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> Program:
+        raise ImportError("no transformers")
+
+    def counted(case: Case, settings: Settings, say: Say) -> list[Row]:
+        return [replace(BERT, suite=case.suite, case=case.name)]
+
+    cases = [
+        Case("cpu", "a", "", fails, measure_calls),
+        Case("cpu", "b", "", fails, counted),
+    ]
+    monkeypatch.setitem(SUITES, "cpu", Suite("Planted.", lambda quick: cases))
+    found = run(["cpu"], [], Settings(against=()))
+    assert [(row.case, bool(row.samples)) for row in found.rows] == [("a", False), ("b", True)]
+    assert found.rows[0].missing == {"litz": "ImportError: no transformers"}
+    assert [row.case for row in found.wrong] == ["a"]
+    assert [row.case for row in run(["cpu"], ["b"], Settings(against=())).rows] == ["b"]
 
 
 def test_a_wrong_result_of_ours_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
