@@ -34,21 +34,24 @@ class Failed(Exception):
     """A fresh process gave no result; the text says why."""
 
 
-def measure_compile(case: Case, settings: Settings, say: Say) -> list[Row]:
+COLD, SECOND = "cold", "second"
+
+
+def measure_compile(
+    case: Case, settings: Settings, say: Say, runs: tuple[str, ...] = (COLD, SECOND)
+) -> list[Row]:
     """Seconds to compile, cold and in a second process; of the graph, and of the whole call."""
     names = [n for n in candidates_of(case, settings) if CANDIDATES[n].backend is not None]
     series = Series(names)
     for name in series.rounds(settings.rounds):
         with empty_caches() as environment:
-            for which in ("cold", "second"):
+            for which in runs:
                 say(f"{name}, {which}")
                 found = series.run("compile", case, name, settings, environment)
                 series.add(name, {f"{what}, {which}": s for what, s in found.items()})
                 if not found:
                     break
-    metrics = [
-        f"{what}, {which}" for which in ("cold", "second") for what in ("graph", "first call")
-    ]
+    metrics = [f"{what}, {which}" for which in runs for what in ("graph", "first call")]
     return [series.row(case, metric) for metric in metrics]
 
 

@@ -54,7 +54,7 @@ def measured(case: Case, settings: Settings, say: Say) -> list[Row]:
 def described(settings: Settings) -> str:
     """How much was measured, in a few words."""
     size = "quick, small sizes: " if settings.quick else ""
-    return f"{size}{settings.seconds:g} s a case, {settings.rounds} fresh processes of a kind"
+    return f"{size}{settings.seconds:g} s a case, {settings.rounds} x fresh processes"
 
 
 def check(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

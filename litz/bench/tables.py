@@ -75,7 +75,7 @@ def _footer(rows: list[Row], others: tuple[str, ...]) -> list[tuple[str, ...]]:
     means, worst = ["geometric mean"], []
     for k, name in enumerate(others):
         found = [(ratio.median, row) for row in rows if (ratio := row.speedup(name))]
-        means.append(f"{geometric_mean(r for r, _ in found):.2f}" if found else MISSING)
+        means.append(_times(geometric_mean(r for r, _ in found)) if found else MISSING)
         if found:
             _, row = min(found, key=lambda pair: pair[0])
             label = f"worst vs {name}: {row.label}"
@@ -102,9 +102,12 @@ def _ratio(found: Interval | None) -> str:
     """The median and, if there was more than one round, what it lies between."""
     if found is None:
         return MISSING
-    digits = 2 if found.median < 10 else 1 if found.median < 100 else 0
-    median, low, high = (f"{r:.{digits}f}" for r in (found.median, found.low, found.high))
+    median, low, high = (_times(r) for r in (found.median, found.low, found.high))
     return f"{median} ({low}-{high})" if found.confidence else median
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
 
 
 def _number(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -10,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from litz import cli
 from litz.bench import candidates, command
@@ -17,7 +20,7 @@ from litz.bench.calls import measure_calls
 from litz.bench.case import Case, Program, Say, Settings, Suite
 from litz.bench.command import Outputs, bench, read, show
 from litz.bench.results import Row
-from litz.bench.run import run
+from litz.bench.run import Begin, run
 from litz.bench.suites import SUITES
 from litz.errors import UnknownBenchmark
 from tests.bench.planted import BERT, RESULTS
@@ -120,6 +123,15 @@ def test_a_wrong_result_of_ours_is_a_failure(capsys: pytest.CaptureFixture[str])
     row = replace(BERT, samples={"eager": (1.0,)}, missing={"litz": "result 0 is wrong"})
     assert show(replace(RESULTS, rows=(row,)), Outputs()) == 1
     assert "litz has no result for cpu bert batch 1" in capsys.readouterr().err
+
+
+def test_the_bar_names_the_case_and_what_it_does() -> None:
+    with Progress(console=Console(file=io.StringIO())) as bar:
+        begin = Begin(2, bar)
+        begin(Case("cpu", "a", "batch 1", Program, measure_calls))
+        begin(Case("cpu", "b", "", Program, measure_calls))("timing")
+        [task] = bar.tasks
+        assert (task.description, task.completed, task.total) == ("cpu: b: timing", 1, 2)
 
 
 def test_a_zero_is_the_default() -> None:

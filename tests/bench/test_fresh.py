@@ -11,6 +11,7 @@ from litz.bench import fresh
 from litz.bench.case import Case, Program, Settings
 from litz.bench.fresh import CACHES, Failed, in_fresh_process, measure_compile, measure_memory
 from litz.bench.results import NOT_ASKED
+from litz.bench.suites.scaling import per_op
 
 CASE = Case("planted", "c", "v", lambda: Program(abs), measure_compile, threads=2)
 SETTINGS = Settings(against=("inductor", "eager"), rounds=2, quick=True)
@@ -47,6 +48,13 @@ def test_compilers_take_turns_with_empty_caches(asked: Asked) -> None:
     assert rows["first call, second"].samples == {"litz": (2.0, 8.0), "inductor": (4.0, 6.0)}
     assert rows["graph, cold"].samples["inductor"] == (0.3, 0.5)
     assert rows["graph, second"].missing == {"inductor": NOT_ASKED}
+
+
+def test_scaling_is_cold_and_by_op(asked: Asked) -> None:
+    rows = per_op(CASE, SETTINGS, lambda _: None, ops=100)
+    assert [row.metric for row in rows] == ["graph, cold", "first call, cold"]
+    assert rows[1].samples == {"litz": (1.0, 4.0), "inductor": (2.0, 3.0)}
+    assert rows[1].facts == pytest.approx({"ms an op": 25})
 
 
 def test_memory_comes_with_the_plan(asked: Asked) -> None:

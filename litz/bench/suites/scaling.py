@@ -16,7 +16,7 @@ from torch import Tensor
 
 from litz.bench.calls import measure_calls
 from litz.bench.case import Case, Program, Say, Settings, Suite
-from litz.bench.fresh import measure_compile
+from litz.bench.fresh import COLD, measure_compile
 from litz.bench.results import OURS, Row
 from litz.bench.suites import kernels
 from litz.bench.suites.cpu import model
@@ -58,7 +58,7 @@ def many_ops(shape: str, ops: int) -> Program:
 
 def per_op(case: Case, settings: Settings, say: Say, ops: int = 1) -> list[Row]:
     """Compile times, with what one op costs Litz."""
-    rows = measure_compile(case, settings, say)
+    rows = measure_compile(case, settings, say, runs=(COLD,))
     found = [(row, row.of(OURS)) for row in rows]
     return [row.with_facts({"ms an op": 1e3 * t.median / ops}) if t else row for row, t in found]
 
@@ -79,7 +79,7 @@ def cases(quick: bool) -> list[Case]:
         "full sum": partial(kernels.program, "full sum", size),
     }
     by_threads = [
-        Case("scaling", name, f"{n} threads", build, measure_calls, threads=n)
+        Case("scaling", name, f"{n} thread{'s' * (n > 1)}", build, measure_calls, threads=n)
         for name, build in programs.items()
         for n in THREADS
     ]
