@@ -31,31 +31,35 @@ class Outputs:
     json: Path | None = None
     markdown: bool = False
 
+    def save(self, results: Results) -> None:
+        if self.json is not None:
+            self.json.write_text(results.to_json())
+
 
 def settings(
-    against: Sequence[str], seconds: float, rounds: int, timeout: float, threads: int, quick: bool
-) -> Settings:
-    """What the user typed; a zero is the default, which is shorter for a quick run."""
+    against: Sequence[str], seconds: float | None, rounds: int | None, timeout: float,
+    threads: int | None, quick: bool,
+) -> Settings:  # fmt: skip
+    """What the user typed; what is left open is shorter for a quick run."""
     return Settings(
         against=tuple(against),
-        seconds=seconds or (0.2 if quick else 3.0),
+        seconds=(0.2 if quick else 3.0) if seconds is None else seconds,
         rounds=rounds or (1 if quick else 3),
         timeout=timeout,
-        threads=threads or None,
+        threads=threads,
         quick=quick,
     )
 
 
 def bench(suites: Sequence[str], names: Sequence[str], settings: Settings, outputs: Outputs) -> int:
-    """Measure and show."""
+    """Measure and show. Samples are written after each case: a long run may be cut short."""
     chosen = tuple(SUITES) if tuple(suites) == ("all",) else suites
-    return show(run(chosen, names, settings), outputs)
+    return show(run(chosen, names, settings, outputs.save), outputs)
 
 
 def show(results: Results, outputs: Outputs) -> int:
     """Write what was asked for; the exit status of the command."""
-    if outputs.json is not None:
-        outputs.json.write_text(results.to_json())
+    outputs.save(results)
     if outputs.html is not None:
         outputs.html.write_text(page(results))
     if outputs.markdown:

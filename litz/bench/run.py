@@ -7,7 +7,7 @@ ones. Example: `run(["calls"], [], Settings(against=("eager",), quick=True))`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -21,26 +21,31 @@ from litz.bench.results import OURS, Results, Row, machine
 from litz.bench.suites import SUITES
 from litz.errors import UnknownBenchmark
 
+Save = Callable[[Results], None]
 
-def run(suites: Sequence[str], names: Sequence[str], settings: Settings) -> Results:
-    """Measure every case of the suites, or those of the given names."""
+
+def run(
+    suites: Sequence[str], names: Sequence[str], settings: Settings, save: Save = lambda _: None
+) -> Results:
+    """Measure every case of the suites, or those of the given names; save after each."""
     check("suite", suites, SUITES)
     check("candidate", settings.against, [name for name in CANDIDATES if name != OURS])
-    chosen = {name: SUITES[name].cases(settings.quick) for name in suites}
-    check("case", names, dict.fromkeys(c.name for cases in chosen.values() for c in cases))
+    cases = [case for suite in suites for case in SUITES[suite].cases(settings.quick)]
+    check("case", names, dict.fromkeys(case.name for case in cases))
+    chosen = [case for case in cases if not names or case.name in names]
     left_out = {name: why for name in settings.against if (why := CANDIDATES[name].why_not())}
     against = tuple(name for name in settings.against if name not in left_out)
     settings = replace(settings, against=against)
-    rows: list[Row] = []
-    kept = {
-        suite: [c for c in cases if not names or c.name in names] for suite, cases in chosen.items()
-    }
-    with progress(sum(map(len, kept.values()))) as begin:
-        for suite, cases in kept.items():
-            found = [row for case in cases for row in measured(case, settings, begin(case))]
-            rows += SUITES[suite].finish(found)
     facts = {**machine(settings.threads), "run": described(settings)}
-    return Results(facts, against, tuple(rows), left_out)
+    results = Results(facts, against, (), left_out)
+    found: dict[str, list[Row]] = {case.suite: [] for case in chosen}
+    with progress(len(chosen)) as begin:
+        for case in chosen:
+            found[case.suite] += measured(case, settings, begin(case))
+            finished = [row for suite, rows in found.items() for row in SUITES[suite].finish(rows)]
+            results = replace(results, rows=tuple(finished))
+            save(results)
+    return results
 
 
 def measured(case: Case, settings: Settings, say: Say) -> list[Row]:

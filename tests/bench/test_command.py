@@ -19,7 +19,7 @@ from litz.bench import candidates, command
 from litz.bench.calls import measure_calls
 from litz.bench.case import Case, Program, Say, Settings, Suite
 from litz.bench.command import Outputs, bench, read, show
-from litz.bench.results import Row
+from litz.bench.results import Results, Row
 from litz.bench.run import Begin, run
 from litz.bench.suites import SUITES
 from litz.errors import UnknownBenchmark
@@ -112,7 +112,9 @@ def test_a_case_that_cannot_be_built_does_not_cost_the_others(
         Case("cpu", "b", "", fails, counted),
     ]
     monkeypatch.setitem(SUITES, "cpu", Suite("Planted.", lambda quick: cases))
-    found = run(["cpu"], [], Settings(against=()))
+    saved: list[Results] = []
+    found = run(["cpu"], [], Settings(against=()), saved.append)
+    assert [len(results.rows) for results in saved] == [1, 2] and saved[-1] == found
     assert [(row.case, bool(row.samples)) for row in found.rows] == [("a", False), ("b", True)]
     assert found.rows[0].missing == {"litz": "ImportError: no transformers"}
     assert [row.case for row in found.wrong] == ["a"]
@@ -134,8 +136,18 @@ def test_the_bar_names_the_case_and_what_it_does() -> None:
         assert (task.description, task.completed, task.total) == ("cpu: b: timing", 1, 2)
 
 
-def test_a_zero_is_the_default() -> None:
-    slow = command.settings(["eager"], 0, 0, 600, 0, quick=False)
+def test_a_quick_run_is_shorter_unless_told_otherwise() -> None:
+    slow = command.settings(["eager"], None, None, 600, None, quick=False)
     assert slow == Settings(against=("eager",))
-    quick = command.settings(["eager"], 0, 2, 600, 3, quick=True)
+    quick = command.settings(["eager"], None, 2, 600, 3, quick=True)
     assert quick.seconds < slow.seconds and (quick.rounds, quick.threads) == (2, 3)
+
+
+def test_a_file_that_cannot_be_written_is_found_before_measuring(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["litz", "bench", "--json", "no-such-folder/a.json"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "there is no folder no-such-folder" in capsys.readouterr().err
