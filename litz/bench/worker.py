@@ -1,8 +1,8 @@
 """The worker: measures one case with one candidate in a process of its own, then ends.
 
 In: words: compile|memory, suite, case, variant, candidate, threads (0: as they are), and perhaps
-`quick`. Out: one line of JSON. Modules are loaded before the clock starts, for every candidate:
-what is timed is Dynamo, AOTAutograd, the backend, and one run. Example:
+`quick`. Out: one line of JSON. The backend's modules are loaded before the clock starts: what is
+timed is Dynamo, AOTAutograd, the backend, and one run. Example:
 
     python -m litz.bench.worker compile cpu bert "batch 1" litz 2
     {"graph": 0.31, "first call": 1.9}

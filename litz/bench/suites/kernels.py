@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import statistics
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -208,7 +208,7 @@ def moved(program: Program) -> dict[str, float]:
 
 
 def measure(case: Case, settings: Settings, say: Say) -> list[Row]:
-    with kept_memory():
+    with kept_memory() if case.variant == MEMORY else nullcontext():
         return measure_calls(case, settings, say, metric="short call", facts=moved)
 
 
