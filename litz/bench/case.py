@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,18 +41,28 @@ class Program:
         """The tensors it is called with."""
         return tensors_in((self.args, dict(self.kwargs)))
 
-    def widened(self) -> Program:
-        """The same in float64: what it means, nearly without rounding."""
+    def widened(self, ulps: float = 0.0) -> Program:
+        """The same in float64: what it means, nearly without rounding.
+
+        With `ulps`, each float it is given is moved at random by up to that many roundings.
+        """
         model = self.function
         if isinstance(model, torch.nn.Module):
             model = copy.deepcopy(model).double()
-        args, kwargs = pytree.tree_map(_wide, (self.args, dict(self.kwargs)))
+        draw = torch.Generator().manual_seed(0)
+        move = partial(_wide, ulps, draw)
+        args, kwargs = pytree.tree_map(move, (self.args, dict(self.kwargs)))
         return Program(model, args, kwargs)
 
 
-def _wide(value: Any) -> Any:
-    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return value.double() if is_float else value
+def _wide(ulps: float, draw: torch.Generator, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    wide = value.double()
+    if not ulps:
+        return wide
+    noise = torch.rand(wide.shape, generator=draw, dtype=torch.float64) * 2 - 1
+    return wide * (1 + ulps * torch.finfo(value.dtype).eps * noise)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -73,6 +73,17 @@ def test_agreement(change: Callable[[torch.Tensor], Any], fault: str) -> None:
     assert found.startswith(fault) and bool(found) == bool(fault)
 
 
+def test_a_sum_that_cancels_may_be_as_wrong_as_its_arguments() -> None:
+    """Where eager is right by luck, another order of the same sum is not wrong."""
+    big = torch.tensor([1e8, 1.0, -1e8]).repeat(1000)
+    agreement = Agreement(Program(torch.sum, (big,)))
+    assert agreement.spreads[0] > 0.01
+    assert agreement.fault(torch.tensor(1000.0)) == agreement.fault(torch.tensor(1010.0)) == ""
+    agreement = Agreement(Program(torch.sum, (big.abs(),)))
+    assert agreement.fault(agreement.eager[0]) == ""
+    assert "from float64" in agreement.fault(agreement.eager[0] * (1 + 1e-5))
+
+
 def test_integers_must_be_equal() -> None:
     agreement = Agreement(Program(lambda x: x.argmax(-1), (torch.eye(3),)))
     assert agreement.fault(torch.tensor([0, 1, 2])) == ""
