@@ -5,10 +5,10 @@ distance to the program in float64, relative, over each result as a whole:
 
     |found - float64| <= EAGER * |eager - float64| + SPREAD * |noisy - float64| + one rounding
 
-where `noisy` is the program in float64 with its arguments moved by a rounding. The numbers are
-those of `litz/fuzz/compare.py`: EAGER is 2, since sums run in another order; SPREAD is 8, since the
-error of one number is luck, eager's too, and a sum that cancels is as wrong as its arguments are.
-What is not a float must be equal. Example:
+where `noisy` is the program in float64 with its arguments moved by a rounding, the furthest off of
+RUNS. The numbers are those of `litz/fuzz/compare.py`: EAGER is 2, since sums run in another order;
+SPREAD is 8, since the error of one number is luck, eager's too, and a sum that cancels is as wrong
+as its arguments are. What is not a float must be equal. Example:
 
     Agreement(program).fault(compiled_result)  # "" or "result 0 is 3e-02 from float64, eager 1e-07"
 """
@@ -21,7 +21,7 @@ import torch
 
 from litz.bench.case import Program, tensors_in
 
-EAGER, SPREAD = 2.0, 8.0
+EAGER, SPREAD, RUNS = 2.0, 8.0, 3
 
 
 class Agreement:
@@ -31,7 +31,8 @@ class Agreement:
         self.eager = tensors_in(program())
         self.exact = tensors_in(program.widened()())
         self.distances = self._distances(self.eager)
-        self.spreads = self._distances(tensors_in(program.widened(ulps=1)()))
+        noisy = [tensors_in(program.widened(1.0, seed)()) for seed in range(RUNS)]
+        self.spreads = [max(found) for found in zip(*map(self._distances, noisy), strict=True)]
 
     def _distances(self, results: list[torch.Tensor]) -> list[float]:
         pairs = zip(results, self.exact, strict=True)

@@ -41,7 +41,7 @@ class Program:
         """The tensors it is called with."""
         return tensors_in((self.args, dict(self.kwargs)))
 
-    def widened(self, ulps: float = 0.0) -> Program:
+    def widened(self, ulps: float = 0.0, seed: int = 0) -> Program:
         """The same in float64: what it means, nearly without rounding.
 
         With `ulps`, each float it is given is moved at random by up to that many roundings.
@@ -49,7 +49,7 @@ class Program:
         model = self.function
         if isinstance(model, torch.nn.Module):
             model = copy.deepcopy(model).double()
-        draw = torch.Generator().manual_seed(0)
+        draw = torch.Generator().manual_seed(seed)
         move = partial(_wide, ulps, draw)
         args, kwargs = pytree.tree_map(move, (self.args, dict(self.kwargs)))
         return Program(model, args, kwargs)
