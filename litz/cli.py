@@ -11,6 +11,7 @@ import platform
 import shutil
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -76,6 +77,51 @@ def env() -> None:
     for name, value in _facts():
         table.add_row(name, value)
     _print(table)
+
+
+def _in_a_folder(path: Path | None) -> Path | None:
+    """A file that can be written when the measuring, which may take hours, is done."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+    return path
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Option(help="Suites, separated by commas, or all.")] = "cpu",
+    against: Annotated[str, typer.Option(help="Candidates to hold it against.")] = "inductor,eager",
+    models: Annotated[str, typer.Option(help="Only the models or cases of these names.")] = "",
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of torch.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Timing of each case.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Fresh processes of a kind.")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds of one fresh process.")] = 600,
+    quick: Annotated[bool, typer.Option("--quick", help="Small models, few samples.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(callback=_in_a_folder, help="Write a page with charts.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", callback=_in_a_folder, help="Write all samples.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables of docs.")] = False,
+    saved: Annotated[
+        list[Path] | None,
+        typer.Option("--from", exists=True, help="Show saved samples; measure nothing."),
+    ] = None,
+) -> None:
+    """Time Litz beside other compilers: interleaved, checked, ratios first."""
+    # Measuring needs torch and llvmlite, whose absence `main` reports.
+    from litz.bench import command
+
+    outputs = command.Outputs(html, json_file, markdown)
+    if saved:
+        raise typer.Exit(command.show(command.read(saved), outputs))
+    settings = command.settings(_words(against), seconds, rounds, timeout, threads, quick)
+    raise typer.Exit(command.bench(_words(suite), _words(models), settings, outputs))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """The parts of a list with commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _facts() -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ ours. No class is both. Example: `UnknownFlag("max_fusion", ["max_fusion_size"])
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -115,6 +115,31 @@ class ModeWithOptions(UserError, ValueError):
             "mode= and options= were given together, and only one of them can be. "
             "Pass options={**litz.list_mode_options(mode), ...} to have both."
         )
+
+
+class UnknownBenchmark(UserError, ValueError):
+    """`python -m litz bench` was asked for a suite, a case or a candidate that does not exist.
+
+    The message lists those that do. Names are exact, and lists of them are separated by commas:
+    `--models bert,gpt2`.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        super().__init__(f"there is no {kind} {name!r}. Choose from: {', '.join(self.known)}.")
+
+
+class DifferentMachines(UserError, ValueError):
+    """`python -m litz bench --from` was given results of different machines.
+
+    One table has one machine above it. The message names the facts that differ; show the files
+    one by one.
+    """
+
+    def __init__(self, one: Mapping[str, str], other: Mapping[str, str]) -> None:
+        names = [name for name in one if one[name] != other.get(name)]
+        told = ", ".join(f"{name} ({one[name]}; {other.get(name)})" for name in names)
+        super().__init__(f"these results differ in {told}. Show the files one by one.")
 
 
 # The environment

@@ -1,4 +1,4 @@
-"""The model zoo: small models from transformers' configs, with random weights.
+"""The model zoo: models from transformers' configs and from `models.py`, with random weights.
 
 In: a name. Out: `Workload`: a model in eval mode and its inputs. Nothing is downloaded.
 Example: `workload("bert").model`.
@@ -7,10 +7,12 @@ Example: `workload("bert").model`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+
+from litz.bench.models import Mixer, Recurrence, UNet
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,87 @@ def _t5(scale: Scale) -> tuple[Any, dict[str, Any]]:
     return T5EncoderModel(config), {"input_ids": _tokens(scale)}
 
 
+def _distilbert(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    from transformers import DistilBertConfig, DistilBertModel
+
+    config = DistilBertConfig(
+        vocab_size=1000, dim=scale.hidden, n_layers=scale.layers, n_heads=scale.heads,
+        hidden_dim=4 * scale.hidden,
+    )  # fmt: skip
+    return DistilBertModel(config), {"input_ids": _tokens(scale)}
+
+
+def _albert(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    from transformers import AlbertConfig, AlbertModel
+
+    config = AlbertConfig(
+        vocab_size=1000, embedding_size=scale.hidden // 4, hidden_size=scale.hidden,
+        num_hidden_layers=scale.layers, num_attention_heads=scale.heads,
+        intermediate_size=4 * scale.hidden,
+    )  # fmt: skip
+    return AlbertModel(config), {"input_ids": _tokens(scale)}
+
+
+def _opt(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(
+        vocab_size=1000, hidden_size=scale.hidden, num_hidden_layers=scale.layers,
+        num_attention_heads=scale.heads, ffn_dim=4 * scale.hidden,
+        word_embed_proj_dim=scale.hidden, pad_token_id=1, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return OPTForCausalLM(config), {"input_ids": _tokens(scale), "use_cache": False}
+
+
+def _phi(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    from transformers import PhiConfig, PhiForCausalLM
+
+    config = PhiConfig(
+        vocab_size=1000, hidden_size=scale.hidden, num_hidden_layers=scale.layers,
+        num_attention_heads=scale.heads, intermediate_size=4 * scale.hidden,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    return PhiForCausalLM(config), {"input_ids": _tokens(scale), "use_cache": False}
+
+
+def _mobilevit(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    from transformers import MobileViTConfig, MobileViTModel
+
+    unit = scale.hidden // 48 * 8 or 8
+    config = MobileViTConfig(
+        image_size=scale.image, hidden_sizes=[2 * unit, 2 * unit, 2 * unit],
+        neck_hidden_sizes=[unit, unit, 2 * unit, 2 * unit, 2 * unit, 2 * unit, 4 * unit],
+        num_attention_heads=4,
+    )  # fmt: skip
+    model = _settled(MobileViTModel(config), replace(scale, batch=4))
+    return model, {"pixel_values": _image(scale)}
+
+
+def _settled(model: Any, scale: Scale) -> Any:
+    """Batch norms that have seen a batch: with means of 0 and deviations of 1, thirty layers of
+    small random weights send everything to zero."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        model.train()(_image(scale))
+    return model
+
+
+def _mixer(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    patch = 16 if scale.image >= 224 else 8
+    return Mixer(scale.image, patch, scale.hidden, scale.layers), {"image": _image(scale)}
+
+
+def _lstm(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    steps = torch.randn(scale.batch, scale.tokens // 4, scale.hidden // 2)
+    return Recurrence(scale.hidden // 2), {"steps": steps}
+
+
+def _unet(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    return UNet(scale.hidden // 16 // 8 * 8 or 8), {"image": _image(scale)}
+
+
 ZOO: dict[str, Callable[[Scale], tuple[Any, dict[str, Any]]]] = {
     "bert": _bert,
     "gpt2": _gpt2,
@@ -119,6 +202,14 @@ ZOO: dict[str, Callable[[Scale], tuple[Any, dict[str, Any]]]] = {
     "vit": _vit,
     "resnet": _resnet,
     "t5": _t5,
+    "distilbert": _distilbert,
+    "albert": _albert,
+    "opt": _opt,
+    "phi": _phi,
+    "mobilevit": _mobilevit,
+    "mixer": _mixer,
+    "lstm": _lstm,
+    "unet": _unet,
 }
 
 

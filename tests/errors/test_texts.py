@@ -10,6 +10,7 @@ from litz import errors
 from litz.errors import (
     CompileFailed,
     CustomPassFailed,
+    DifferentMachines,
     FlagValueError,
     IndexOutOfRange,
     InputMismatch,
@@ -21,6 +22,7 @@ from litz.errors import (
     ParseError,
     PassFailed,
     StageFailed,
+    UnknownBenchmark,
     UnknownFlag,
     UnknownMode,
     UnsupportedDevice,
@@ -53,6 +55,14 @@ TEXTS: list[tuple[LitzError, str]] = [
     (
         FlagValueError("debug", 9, "0 to 6"),
         "flag 'debug' cannot be 9. Allowed: 0 to 6.",
+    ),
+    (
+        UnknownBenchmark("suite", "cpus", ["cpu", "kernels"]),
+        "there is no suite 'cpus'. Choose from: cpu, kernels.",
+    ),
+    (
+        DifferentMachines({"torch": "2.13", "threads": "2"}, {"torch": "2.12", "threads": "2"}),
+        "these results differ in torch (2.13; 2.12). Show the files one by one.",
     ),
     (
         UnknownMode("fast", ["default", "max-autotune"]),

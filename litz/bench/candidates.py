@@ -1,0 +1,82 @@
+"""The candidates: the ways to run a program that are held against each other.
+
+In: a name. Out: `Candidate`: a backend of torch.compile, or none for eager. `nothing` runs what
+Dynamo and AOTAutograd captured as it is, op by op. `floor` does not even that: it hands out the
+results of its first call again, so what it takes is torch's own part, which no backend is below.
+Example: `CANDIDATES["litz"].compile(model)(x)`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+
+from litz.backend import litz
+
+# A graph that Litz cannot compile would run as eager, and be timed as Litz.
+OPTIONS = {"on_error": "raise"}
+COMPILERS = ("c++", "g++", "clang++")
+
+
+def _present() -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """`why_not` gives the reason why it cannot run here, or nothing."""
+
+    name: str
+    backend: str | Callable[..., Any] | None
+    why_not: Callable[[], str] = _present
+
+    def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self.backend is None:
+            return function
+        compiled: Callable[..., Any] = torch.compile(function, backend=self.backend)
+        return compiled
+
+
+def _op_by_op(module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    boxed: Callable[..., Any] = make_boxed_func(module.forward)
+    return boxed
+
+
+def _once(module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
+    kept: list[Any] = []
+
+    def run(args: list[Any]) -> list[Any]:
+        if not kept:
+            kept.extend(module.forward(*args))
+        args.clear()
+        return list(kept)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+nothing, floor = aot_autograd(fw_compiler=_op_by_op), aot_autograd(fw_compiler=_once)
+
+
+def _needs_a_compiler() -> str:
+    return "" if any(map(shutil.which, COMPILERS)) else "it needs a C++ compiler"
+
+
+CANDIDATES = {
+    each.name: each
+    for each in (
+        Candidate("litz", partial(litz, options=OPTIONS)),
+        Candidate("inductor", "inductor", _needs_a_compiler),
+        Candidate("eager", None),
+        Candidate("nothing", nothing),
+        Candidate("floor", floor),
+    )
+}

@@ -1,0 +1,25 @@
+"""The suites: one file each, and this table of them.
+
+In: a name. Out: `Suite`: a sentence and a function that gives named cases. To add one, write a
+file with a `SUITE` and give it a row here. Example: `SUITES["cpu"].cases(True)[0].label`.
+"""
+
+from __future__ import annotations
+
+from litz.bench.case import Case, Suite
+from litz.bench.suites import calls, compile, cpu, kernels, memory, scaling
+
+SUITES: dict[str, Suite] = {
+    "cpu": cpu.SUITE,
+    "kernels": kernels.SUITE,
+    "calls": calls.SUITE,
+    "compile": compile.SUITE,
+    "scaling": scaling.SUITE,
+    "memory": memory.SUITE,
+}
+
+
+def case_named(suite: str, name: str, variant: str, quick: bool) -> Case:
+    """The case of that name: how a worker finds what it was started for."""
+    cases = SUITES[suite].cases(quick)
+    return next(case for case in cases if (case.name, case.variant) == (name, variant))

@@ -1,0 +1,142 @@
+"""The worker: measures one case with one candidate in a process of its own, then ends.
+
+In: words: compile|memory, suite, case, variant, candidate, threads (0: as they are), and perhaps
+`quick`. Out: one line of JSON. The backend's modules are loaded before the clock starts: what is
+timed is Dynamo, AOTAutograd, the backend, and one run. Example:
+
+    python -m litz.bench.worker compile cpu bert "batch 1" litz 2
+    {"graph": 0.31, "first call": 1.9}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch.fx
+
+from litz.backend import litz
+from litz.bench.agreement import Agreement
+from litz.bench.calls import running_on
+from litz.bench.candidates import CANDIDATES, OPTIONS
+from litz.bench.case import Case, Program
+from litz.bench.suites import case_named
+from litz.report import Explanation
+
+Found = dict[str, float | None]
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+class Clock:
+    """Seconds that were spent in a function, over all its calls; None before the first."""
+
+    seconds: float | None = None
+
+    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds = (self.seconds or 0.0) + time.perf_counter() - start
+
+        return timed
+
+
+def backend_of(name: str, clock: Clock, notes: Explanation) -> Backend:
+    """A candidate's backend; the clock runs while it turns a graph into a callable."""
+    if name == "litz":
+        return partial(litz, options=OPTIONS, explanation=notes)  # times itself
+    if name == "eager":
+        return lambda module, _: module.forward
+    known = CANDIDATES[name].backend
+    if callable(known):
+        return known
+    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+
+    return partial(compile_fx, inner_compile=clock.around(compile_fx_inner))
+
+
+def compile_times(program: Program, name: str) -> Found:
+    """Seconds from AOTAutograd's graph to a callable, and of the whole first call."""
+    clock, notes = Clock(), Explanation()
+    compiled = torch.compile(program.function, backend=backend_of(name, clock, notes))
+    start = time.perf_counter()
+    result = program(compiled)
+    whole = time.perf_counter() - start
+    _insist(Agreement(program).fault(result))
+    stages = [s for graph in notes.graphs for path, s in graph.seconds.items() if "." not in path]
+    return {"graph": sum(stages) if stages else clock.seconds, "first call": whole}
+
+
+def memory_peak(program: Program, name: str) -> Found:
+    """Bytes that the first run of a compiled program adds, at its peak, to what was resident.
+
+    The first run, because Litz keeps its arena for the next; the libraries below have run before,
+    in eager, so that their own buffers are not counted.
+    """
+    agreement, notes, peaks = Agreement(program), Explanation(), [0]
+    backend = backend_of(name, Clock(), notes)
+
+    def watched(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        function = backend(module, inputs)
+
+        def run(*args: Any) -> Any:
+            before = _start_watching()
+            result = function(*args)
+            peaks.append(_resident("VmHWM") - before)
+            return result
+
+        return run
+
+    _insist(agreement.fault(program(torch.compile(program.function, backend=watched))))
+    found: Found = {"memory": float(max(peaks))}
+    if notes.graphs:
+        found["arena"] = float(max(graph.plan.arena_bytes for graph in notes.graphs))
+        found["unplanned"] = float(max(graph.plan.unplanned_bytes for graph in notes.graphs))
+    return found
+
+
+def _start_watching() -> int:
+    """Give back what is free, set the high-water mark to what remains, and tell it."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # 5: the peak begins anew
+    return _resident("VmRSS")
+
+
+def _resident(field: str) -> int:
+    """Bytes by the system's count."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return 1024 * int(line.split()[1])
+    raise OSError(f"the system does not tell {field}")
+
+
+def _insist(fault: str) -> None:
+    if fault:
+        raise SystemExit(fault)
+
+
+TASKS = {"compile": compile_times, "memory": memory_peak}
+
+
+def main(words: list[str]) -> None:
+    task, suite, name, variant, candidate, threads, *quick = words
+    case: Case = case_named(suite, name, variant, bool(quick))
+    with running_on(int(threads) or None):
+        found = TASKS[task](case.build(), candidate)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

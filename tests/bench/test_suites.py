@@ -1,0 +1,81 @@
+"""The suites: every case has a name of its own and builds; Litz is right about the small ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from litz.bench.agreement import Agreement
+from litz.bench.candidates import CANDIDATES
+from litz.bench.case import Case
+from litz.bench.suites import SUITES, case_named
+from litz.bench.suites.kernels import KERNELS, SIZES, program
+from litz.bench.suites.scaling import FEW_OPS, OPS, SHAPES, many_ops
+from litz.bench.zoo import ZOO
+from litz.demo import AtenCounter
+from litz.fuzz.runs import Compiled
+
+MODELS = {"cpu", "compile", "memory"}
+QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
+# Models are built and compared by tests/models, and have the rest of the command in common.
+# Cases with threads of their own are those of `kernels` again.
+SMALL = [case for case in QUICK if case.suite not in MODELS and case.threads is None]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("name", SUITES)
+def test_names_are_unique_and_find_their_case(name: str, quick: bool) -> None:
+    cases = SUITES[name].cases(quick)
+    assert Counter(case.label for case in cases).most_common(1)[0][1] == 1
+    assert {case.suite for case in cases} == {name}
+    last = cases[-1]
+    assert case_named(name, last.name, last.variant, quick).label == last.label
+    assert SUITES[name].sentence.endswith(".")
+
+
+def test_the_models_are_in_every_suite_of_models() -> None:
+    assert len(ZOO) >= 12
+    for name in MODELS:
+        assert {case.name for case in SUITES[name].cases(False)} == set(ZOO)
+    batches = {case.variant for case in SUITES["cpu"].cases(False)}
+    assert batches == {"batch 1", "batch 4"}
+
+
+def test_kernels_are_measured_at_every_size() -> None:
+    cases = SUITES["kernels"].cases(False)
+    assert {case.variant for case in cases} == set(SIZES)
+    assert len(cases) == len(SIZES) * sum(len(kernel.dtypes) for kernel in KERNELS.values())
+    sizes = [rows * columns * 4 for rows, columns in SIZES.values()]
+    assert sizes == [16 << 10, 512 << 10, 64 << 20]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: f"{case.suite} {case.label}")
+def test_litz_agrees_with_eager(case: Case) -> None:
+    """Without Dynamo, whose guards take longer than all else here."""
+    built = case.build()
+    found = Compiled(lambda *args: [built.function(*args)], {})(built.args)
+    assert Agreement(built).fault(found) == ""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ops_scale_as_they_say(shape: str) -> None:
+    """As many ops as asked for; and however many, the values neither vanish nor grow."""
+    for ops in FEW_OPS:
+        built = many_ops(shape, ops)
+        with AtenCounter() as counted:
+            built()
+        assert counted.count == ops
+    assert 1e-3 < many_ops(shape, OPS[-1])().abs().max() < 2
+
+
+def test_nothing_is_the_graph_op_by_op_and_the_floor_is_not_even_that() -> None:
+    built = program("gelu", "L1")
+    torch._dynamo.reset()
+    results = {name: CANDIDATES[name].compile(built.function) for name in ("nothing", "floor")}
+    for compiled in results.values():
+        assert torch.equal(built(compiled), built())
+    built.args[0].zero_()
+    assert torch.equal(built(results["nothing"]), built())
+    assert not torch.equal(built(results["floor"]), built())
