@@ -12,6 +12,10 @@ order.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.reductions import Reduction
@@ -24,6 +28,8 @@ from litz.ir.program import Phase, Store, loads, read, written
 from litz.ir.scheduled import ScheduledKernel
 
 POINTER = Type("ptr", 1)
+# Turns of a loop after which its sums are put aside.
+TURNS = 128
 
 
 class KernelEmitter:
@@ -190,7 +196,10 @@ class KernelEmitter:
             dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce")
         )
         unroll = self._unroll(phase, lanes) if in_lanes and reduces else 1
-        reductions = [Reduction(self.values, n, unroll, lanes) for n in reduces]
+        turns = math.prod(a.extent.number for a in phase.inner) // (
+            unroll * lanes if in_lanes else 1
+        )
+        reductions = [Reduction(self.values, n, unroll, lanes, turns > TURNS) for n in reduces]
         for reduction in reductions:
             reduction.start()
         self._start_scans(scans, lanes)
@@ -228,10 +237,29 @@ class KernelEmitter:
         if in_lanes and not rest and self.values.lanes > 1:
             self._in_lanes(variable, n, reductions, inside, unroll)
             return
-        counter = self.scopes.open_loop(self._number(0), self._number(n), 1)
-        self.values.axis_level[variable] = self.scopes.depth
-        self.scopes.bind(self.scopes.depth, variable, counter)
-        self._nest(phase, rest, reductions, inside, unroll, in_lanes)
+        with self._turns(0, n, 1, [] if rest else reductions) as counter:
+            self.values.axis_level[variable] = self.scopes.depth
+            self.scopes.bind(self.scopes.depth, variable, counter)
+            self._nest(phase, rest, reductions, inside, unroll, in_lanes)
+
+    @contextmanager
+    def _turns(
+        self, start: int, stop: int, step: int, reductions: list[Reduction]
+    ) -> Iterator[Value]:
+        """A loop. Its sums are put aside every so many turns: a number is then added to others of
+        its size, and a long sum loses no more to rounding than a few short ones."""
+        long = [r for r in reductions if r.gathers]
+        if not long:
+            yield self.scopes.open_loop(self._number(start), self._number(stop), step)
+            self.scopes.close()
+            return
+        far = step * TURNS
+        block = self.scopes.open_loop(self._number(start), self._number(stop), far)
+        end = self.b.intrinsic("smin", self.b.add(block, far), stop)
+        yield self.scopes.open_loop(block, end, step)
+        self.scopes.close()
+        for reduction in long:
+            reduction.put_aside()
         self.scopes.close()
 
     def _in_lanes(
@@ -243,12 +271,10 @@ class KernelEmitter:
         whole = n - n % lanes
         for start, stop, copies in ((0, grouped, unroll), (grouped, whole, 1)):
             if start < stop:
-                step = lanes * copies
-                base = self.scopes.open_loop(self._number(start), self._number(stop), step)
-                for copy in range(copies):
-                    first = self.b.add(base, copy * lanes) if copy else base
-                    self._copy(variable, first, None, reductions, inside, copy)
-                self.scopes.close()
+                with self._turns(start, stop, lanes * copies, reductions) as base:
+                    for copy in range(copies):
+                        first = self.b.add(base, copy * lanes) if copy else base
+                        self._copy(variable, first, None, reductions, inside, copy)
         if whole < n:
             self._copy(variable, self._number(whole), n - whole, reductions, inside, 0)
 

@@ -28,7 +28,9 @@ def stack_slot(values: Values, kind: Type, name: str) -> Value:
 class Reduction:
     """One `reduce` node with its accumulators (and, for argmax, the positions they came from)."""
 
-    def __init__(self, values: Values, node: Expr, copies: int, lanes: int) -> None:
+    def __init__(
+        self, values: Values, node: Expr, copies: int, lanes: int, long: bool = False
+    ) -> None:
         self.values, self.node = values, node
         self.kind: str = node.attr[0]
         self.dtype = node.args[0].dtype
@@ -36,13 +38,16 @@ class Reduction:
         self.spec = REDUCTIONS[self.kind]
         count = 1 if self.spec.gives_index else copies
         self.slots = [stack_slot(values, self.type, "acc") for _ in range(count)]
+        # A long sum of floats has a place for what was put aside, which `finish` then reads.
+        self.gathers = long and self.kind == "sum" and self.dtype.is_float
+        self.aside = [stack_slot(values, self.type, "aside") for _ in self.slots if self.gathers]
         places = Type("i64", lanes)
         self.places = stack_slot(values, places, "at") if self.spec.gives_index else None
 
     def start(self) -> None:
         b = self.values.b
         start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
-        for slot in self.slots:
+        for slot in (*self.slots, *self.aside):
             b.lines.append(f"  store {start}, {slot}")
         if self.places is not None:
             none = b.constant(-1, Type("i64", self.type.lanes))
@@ -95,9 +100,22 @@ class Reduction:
         # Unsigned, so that "no position" loses every tie.
         return b.bit_or(beats, b.bit_and(ties, b.compare("ult", here, where)))
 
+    def put_aside(self) -> None:
+        """Add the sums so far to those put aside, and begin again."""
+        b = self.values.b
+        zero = b.constant(0, self.type)
+        for slot, aside in zip(self.slots, self.aside, strict=True):
+            before = b.emit(f"load {self.type}, {aside}", self.type)
+            more = b.emit(f"load {self.type}, {slot}", self.type)
+            b.lines.append(f"  store {self._combine(before, more)}, {aside}")
+            b.lines.append(f"  store {zero}, {slot}")
+
     def finish(self, fold_lanes: bool) -> Value:
         """The finished value: copies folded, and lanes too unless each lane is its own row."""
         b = self.values.b
+        if self.gathers:  # the tail of the loop is not aside yet
+            self.put_aside()
+            self.slots = self.aside
         parts = [b.emit(f"load {self.type}, {s}", self.type) for s in self.slots]
         if self.places is not None:
             where = b.emit(
