@@ -115,6 +115,9 @@ class Config:
         True, "lower", "An op without a lowering runs through ATen; False makes it an error."
     )
     fallback_by_default: bool = flag(False, "lower", "Run every op through ATen.")
+    layout_optimization: bool = flag(
+        True, "passes", "Run convolutions of images, and what lies between them, channels last."
+    )
     max_autotune_gemm_backends: str = flag(
         "ATEN,LITZ",
         "lower",

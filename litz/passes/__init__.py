@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from litz.config import Config
 from litz.errors import PassFailed
 from litz.ir.graph import Graph
+from litz.passes.channels_last import channels_last
 from litz.passes.fold_constants import fold_constants
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
 from litz.passes.hooks import run_hook
@@ -50,6 +51,7 @@ PASSES = [
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(remove_identities),
+    Pass(channels_last, "layout_optimization"),
     Pass(merge_common_subexpressions),
     Pass(remove_dead_code, "use_dce"),
 ]

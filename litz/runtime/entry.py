@@ -40,7 +40,7 @@ class Entry:
 
     def __init__(
         self, plan: Plan, source: Source, segments: Segments, constants: dict[str, torch.Tensor],
-        config: Config,
+        held: dict[str, torch.Tensor], config: Config,
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
@@ -49,7 +49,7 @@ class Entry:
         kernels = [s for s in self.graph.body if isinstance(s, Kernel)]
         self.in_table = {b.name for k in kernels for b in (*read(k), *written(k))}
         self.constants = {name: constants[name] for name in (b.name for b in self.graph.constants)}
-        self.segments = segments
+        self.segments, self.held = segments, held
         self.lines: list[str] = []
 
     def text(self) -> str:
@@ -58,7 +58,9 @@ class Entry:
         for name, tensor in self.constants.items():
             self.local[name] = self._name("constant", tensor)
             self._point(name)
-        if self.plan.sources:
+        for name, tensor in self.held.items():
+            self.local[name] = self._name("held", tensor)  # every workspace knows its address
+        if self.held:
             given = ", ".join(self.local[b.name] for b in self.plan.sources)
             self.lines.append(f"refresh(address, ({given},))")
         self._outputs_to_allocate()

@@ -39,7 +39,8 @@ class CompiledGraph:
         else:
             segments = segments_of(source, binary)
         self.held = None if source.preparation is None else Held(plan, source, binary)
-        entry = Entry(plan, source, segments, constants, config)
+        held = {} if self.held is None else self.held.tensors
+        entry = Entry(plan, source, segments, constants, held, config)
         self.text = entry.text()
         self.views = tuple(entry.views)
         self.free: list[Workspace] = []

@@ -1,0 +1,154 @@
+"""Channels last inside: convolutions get the layout that they are fastest in.
+
+In: `Graph`. Out: the number of convolutions changed. A convolution of images in the usual order
+moves its operands to another one and its result back, at every call. Here the images are moved once
+at the front, the weights are (as anything made of parameters alone) kept, and what lies between
+convolutions follows: an elementwise op, a pool or a norm works in any order. Where an op looks at
+the order (a view) or the caller does, the value is moved back to where eager has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from litz.ir.graph import Graph
+
+aten = torch.ops.aten
+
+# Besides elementwise ops, what gives the same numbers in whatever order its operands lie.
+_FOLLOWS = frozenset(
+    (
+        *(aten.convolution, aten.cat, aten.mean, aten.sum, aten.var_mean, aten.var, aten.amax),
+        *(aten.max_pool2d_with_indices, aten.avg_pool2d, aten._adaptive_avg_pool2d),
+        *(aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.upsample_bicubic2d),
+        *(aten.constant_pad_nd, aten.native_batch_norm, aten.native_group_norm),
+        aten._native_batch_norm_legit_no_training,
+    )
+)
+# A convolution over fewer channels than this (the first of a network) gains nothing by itself.
+FEWEST_CHANNELS = 8
+
+
+def channels_last(graph: Graph) -> int:
+    """Moves convolutions of images, and what lies between them, to the order they are fastest in.
+
+    c = aten.convolution(x, w, ...)   ->   x' = clone(x, channels_last); w' likewise
+    return aten.relu(c)                    c = aten.convolution(x', w', ...)
+                                           return clone(aten.relu(c), contiguous)
+    """
+    wanted = [n for n in graph.nodes if _gains(n)]
+    if not any(n.args[0].meta["val"].shape[1] >= FEWEST_CHANNELS for n in wanted):
+        return 0
+    mover = _Mover(graph)
+    for node in graph.nodes:
+        mover.visit(node, node in wanted)
+    return len(wanted)
+
+
+def _gains(node: Node) -> bool:
+    if node.target is not aten.convolution.default:
+        return False
+    image, weight = (node.args[k].meta["val"] for k in (0, 1))  # type: ignore[union-attr]
+    is_plain = image.dim() == 4 and image.dtype is torch.float32 and not node.args[6]
+    return bool(is_plain and all(isinstance(s, int) for s in (*image.shape, *weight.shape)))
+
+
+class _Mover:
+    """Walks the graph in order. `first` is the layout that eager gives each value, by node."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.nodes = graph, graph.module.graph
+        self.first: dict[Node, Any] = {}
+        self.moved: dict[Node, Node] = {}  # a node -> the same in channels last
+        self.back: dict[Node, Node] = {}  # a node -> the same where eager has it
+
+    def visit(self, node: Node, is_wanted: bool) -> None:
+        if node.op == "output":
+            for operand in node.all_input_nodes:
+                node.replace_input_with(operand, self._as_eager(operand, node))
+            return
+        if node.op != "call_function":
+            return
+        changed = [n for n in node.all_input_nodes if n in self.first]
+        if is_wanted:
+            for k in (0, 1):
+                operand = node.args[k]
+                assert isinstance(operand, Node)
+                node.update_arg(k, self._channels_last(operand, node))
+        elif changed and not _follows(node):
+            for operand in changed:
+                node.replace_input_with(operand, self._as_eager(operand, node))
+        if is_wanted or (changed and _follows(node)):
+            self._propagate(node)
+
+    def _propagate(self, node: Node) -> None:
+        """The value again, from operands where they now lie."""
+        before = node.meta["val"]
+        node.meta["val"] = _value(node)
+        old, new = pytree.tree_leaves(before), pytree.tree_leaves(node.meta["val"])
+        if any(a.stride() != b.stride() for a, b in zip(old, new, strict=True)):
+            self.first[node] = before
+
+    def _channels_last(self, operand: Node, user: Node) -> Node:
+        value = operand.meta["val"]
+        if value.is_contiguous(memory_format=torch.channels_last):
+            return operand
+        if operand not in self.moved:
+            self.moved[operand] = self._clone(operand, user, torch.channels_last)
+        return self.moved[operand]
+
+    def _as_eager(self, operand: Node, user: Node) -> Node:
+        if operand not in self.first:
+            return operand
+        if operand not in self.back:
+            expected = self.first[operand]
+            if isinstance(expected, torch.Tensor) and expected.is_contiguous():
+                self.back[operand] = self._clone(operand, user, torch.contiguous_format)
+            elif isinstance(expected, torch.Tensor):
+                self.back[operand] = self._restrided(operand, user, expected)
+            else:
+                return operand  # a tuple: its items are moved, each for itself
+        return self.back[operand]
+
+    def _clone(self, operand: Node, user: Node, order: torch.memory_format) -> Node:
+        with self.nodes.inserting_before(user):
+            made = self.nodes.call_function(
+                aten.clone.default, (operand,), {"memory_format": order}
+            )
+        return self._filled(made, operand)
+
+    def _restrided(self, operand: Node, user: Node, expected: torch.Tensor) -> Node:
+        """Dimensions in the order of eager's strides are contiguous; a permutation shows them."""
+        order = sorted(range(expected.dim()), key=lambda d: -expected.stride(d))
+        with self.nodes.inserting_before(user):
+            turned = self.nodes.call_function(aten.permute.default, (operand, order))
+            self._filled(turned, operand)
+            format = {"memory_format": torch.contiguous_format}
+            made = self.nodes.call_function(aten.clone.default, (turned,), format)
+            self._filled(made, operand)
+            undone = sorted(range(expected.dim()), key=lambda d: order[d])
+            shown = self.nodes.call_function(aten.permute.default, (made, undone))
+        return self._filled(shown, operand)
+
+    def _filled(self, made: Node, operand: Node) -> Node:
+        made.meta = {k: v for k, v in operand.meta.items() if k != "val"}
+        made.meta["val"] = _value(made)
+        return made
+
+
+def _follows(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # an item of a tuple
+    pointwise = torch.Tag.pointwise in target.tags
+    return (pointwise and not target._schema.is_mutable) or target.overloadpacket in _FOLLOWS
+
+
+def _value(node: Node) -> Any:
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -1,0 +1,89 @@
+"""Convolutions run channels last inside; what the caller sees lies where eager has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.stages import compiled, stages
+
+X = torch.randn(2, 16, 9, 10)
+W = torch.randn(16, 16, 3, 3) / 12
+V = torch.randn(8, 16, 1, 1)
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
+    "one": lambda x, w, v: F.conv2d(x, w),
+    "chain": lambda x, w, v: F.conv2d(F.relu(F.conv2d(x, w, padding=1)), w, stride=2) + 1,
+    "view between": lambda x, w, v: F.conv2d(F.conv2d(x, w, padding=1).view(2, 16, 10, 9), v),
+    "flattened": lambda x, w, v: F.adaptive_avg_pool2d(F.conv2d(x, w), 2).flatten(1).cumsum(1),
+    "both seen": lambda x, w, v: (F.conv2d(x, w), F.conv2d(F.conv2d(x, w).sin(), v).sum(1)),
+    "pool and indices": lambda x, w, v: F.max_pool2d(F.conv2d(x, w), 2, return_indices=True),
+    "transposed result": lambda x, w, v: F.conv2d(x, w).transpose(1, 3).contiguous(),
+    "reduced": lambda x, w, v: F.conv2d(x, w).softmax(1).argmax(1),
+    "joined": lambda x, w, v: torch.cat([F.conv2d(x, w, padding=1), x], 1).relu(),
+    "upsampled": lambda x, w, v: F.interpolate(F.conv2d(x, w), scale_factor=2, mode="bilinear"),
+    "norm": lambda x, w, v: F.group_norm(F.conv2d(x, w), 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_strides(name: str) -> None:
+    function = FUNCTIONS[name]
+    found, expected = compiled(function)(X, W, V), function(X, W, V)
+    pairs = (
+        zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+    )
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+        assert mine.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_layouts_of_the_input(order: torch.memory_format) -> None:
+    x = X.contiguous(memory_format=order)
+    found, expected = compiled(F.conv2d)(x, W), F.conv2d(x, W)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert found.stride() == expected.stride()
+
+
+def test_a_chain_is_moved_once_there_and_once_back() -> None:
+    graph = stages(FUNCTIONS["chain"], X, W, V).graph
+    moves = [n for n in graph.nodes if n.target is torch.ops.aten.clone.default]
+    assert len(moves) == 3  # the image, the one weight, the result
+    assert graph.module.meta["passes"]["channels_last"] == 2
+
+
+def test_the_flag_acts_and_few_channels_stay() -> None:
+    off = stages(FUNCTIONS["chain"], X, W, V, layout_optimization=False).graph
+    assert not any(n.target is torch.ops.aten.clone.default for n in off.nodes)
+    few = stages(lambda x, w: F.conv2d(x, w), torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3))
+    assert few.graph.module.meta["passes"]["channels_last"] == 0
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_other_convolutions(groups: int) -> None:
+    weight = torch.randn(16, 16 // groups, 3, 3)
+    for function in (
+        lambda x: F.conv2d(x, weight, groups=groups, dilation=2, padding=2),
+        lambda x: F.conv_transpose2d(x, torch.ones(16, 4, 2, 2), stride=2),
+        lambda x: F.conv1d(x[:, :, 0], torch.ones(4, 16, 3)),
+    ):
+        with torch.no_grad():
+            torch._dynamo.reset()
+            run = torch.compile(function, backend="litz", options={"on_error": "raise"})
+            torch.testing.assert_close(run(X), function(X), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_are_moved_once() -> None:
+    model = nn.Sequential(nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16), nn.ReLU()).eval()
+    torch._dynamo.reset()
+    with torch.no_grad():
+        run = torch.compile(model, backend="litz", options={"on_error": "raise"})
+        torch.testing.assert_close(run(X), model(X), rtol=1e-4, atol=1e-4)
+        model[0].weight.mul_(3)
+        model[1].running_mean.add_(1)
+        torch.testing.assert_close(run(X), model(X), rtol=1e-4, atol=1e-4)
