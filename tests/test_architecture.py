@@ -27,6 +27,7 @@ FILE_LINES, FUNCTION_LINES, CLASS_LINES, NESTING, COLUMNS = 500, 60, 300, 4, 100
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("local import", "litz/ir/expr.py:__repr__"): "text prints expressions: a real cycle",
     ("local import", "litz/cli.py:_facts"): "needs llvmlite, whose absence the command reports",
+    ("local import", "litz/cli.py:fuzz"): "needs torch, whose absence other commands report",
 }
 
 # What a package may import of Litz, itself aside.

@@ -37,7 +37,10 @@ _STEPS = """
     std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
     cross_entropy kl_div interpolate lerp norm vector_norm frac logit sinc einsum
 """
+# Calls that choose one of their numbers. Of 0.0 and -0.0, which are equal, they may give either.
+_CHOICES = "max min amax amin aminmax maximum minimum fmax fmin cummax cummin clamp relu"
 EXACT, STEPS = frozenset(_EXACT.split()), frozenset(_STEPS.split())
+CHOICES = frozenset(_CHOICES.split())
 WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
 
 
@@ -86,6 +89,7 @@ class Widened(TorchFunctionMode):
                 rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))
                 inside = types_seen if _name(function) in STEPS else []
                 self._move(tensor, 0.0 if is_exact(function) else rounds * _ulp([dtype, *inside]))
+                self._turn_zeros(function, tensor)
         return result
 
     def _may_move(
@@ -115,6 +119,11 @@ class Widened(TorchFunctionMode):
             return
         off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
         tensor.mul_(1 + self.noise * ulp * off)
+
+    def _turn_zeros(self, function: Any, tensor: torch.Tensor) -> None:
+        if self.noise and _name(function).rstrip("_") in CHOICES:
+            coin = torch.rand(tensor.shape, generator=self.source) < 0.5
+            tensor.copy_(torch.where((tensor == 0) & coin, -tensor, tensor))
 
 
 def _ulp(dtypes: list[torch.dtype]) -> float:

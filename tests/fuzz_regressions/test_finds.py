@@ -79,3 +79,24 @@ def test_a_loss_of_two_types_has_the_first() -> None:
         return [F.huber_loss(y, x, reduction="none"), F.soft_margin_loss(y, x)]
 
     assert_same(program, [data(1, (3,), float64), data(1, (3,), bfloat16)])
+
+
+def test_a_row_is_read_by_its_own_digits() -> None:
+    """`t[0, i]` is row i of `t` while i is small, so loops were fused; the verifier objected."""
+
+    def program(x: Any, y: Any, z: Any) -> Tensors:
+        products = ((z + x) * (z - x)).unbind(0)[0]
+        return [torch.cat([products, y.to(torch.int32)], -2), products]
+
+    assert_same(program, [data(1, shape, float32) for shape in ((), (2, 1), (2, 2, 1))])
+
+
+def test_an_input_reshaped_in_place_keeps_its_place() -> None:
+    """AOTAutograd moves the input to the offset of the result, which the interpreter dropped."""
+
+    def program(x: Any, y: Any) -> Tensors:
+        y.t_().add_(1)
+        return [x + 1]
+
+    base = data(1, (2,), float32)
+    assert_same(program, [base, base[1:]])
