@@ -88,8 +88,11 @@ class Widened(TorchFunctionMode):
                 # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
                 rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))
                 inside = types_seen if _name(function) in STEPS else []
-                self._move(tensor, 0.0 if is_exact(function) else rounds * _ulp([dtype, *inside]))
-                self._turn_zeros(function, tensor)
+                if _name(function) == "to":
+                    self._cast(tensor, dtype)
+                elif not is_exact(function):
+                    self._move(tensor, dtype, rounds * _ulp([dtype, *inside]))
+                self._turn(function, tensor)
         return result
 
     def _may_move(
@@ -111,19 +114,31 @@ class Widened(TorchFunctionMode):
         if not tensor.is_floating_point():
             return tensor
         moved = tensor.clone()
-        self._move(moved, torch.finfo(dtype).eps)
+        self._move(moved, dtype, torch.finfo(dtype).eps)
         return moved
 
-    def _move(self, tensor: torch.Tensor, ulp: float) -> None:
-        if not self.noise or not ulp or not tensor.numel():
-            return
-        off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
-        tensor.mul_(1 + self.noise * ulp * off)
+    def _move(self, tensor: torch.Tensor, dtype: torch.dtype, ulp: float) -> None:
+        """By up to so much, of which the last half an ulp is spent on rounding to a number that the
+        type has: so two may meet, and `a - b` be zero."""
+        if self.noise and tensor.numel():
+            off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
+            most = ulp - torch.finfo(dtype).eps / 2
+            tensor.copy_((tensor * (1 + self.noise * most * off)).to(dtype))
 
-    def _turn_zeros(self, function: Any, tensor: torch.Tensor) -> None:
-        if self.noise and _name(function).rstrip("_") in CHOICES:
+    def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        """A number that the type has is not rounded."""
+        before, held = tensor.clone(), tensor.to(dtype).double() == tensor
+        self._move(tensor, dtype, torch.finfo(dtype).eps)
+        tensor.copy_(torch.where(held, before, tensor))
+
+    def _turn(self, function: Any, tensor: torch.Tensor) -> None:
+        """The sign of a NaN says nothing, nor that of a zero chosen among zeros."""
+        if self.noise:
+            free = tensor.isnan()
+            if _name(function).rstrip("_") in CHOICES:
+                free |= tensor == 0
             coin = torch.rand(tensor.shape, generator=self.source) < 0.5
-            tensor.copy_(torch.where((tensor == 0) & coin, -tensor, tensor))
+            tensor.copy_(torch.where(free & coin, -tensor, tensor))
 
 
 def _ulp(dtypes: list[torch.dtype]) -> float:
