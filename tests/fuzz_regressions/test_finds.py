@@ -126,9 +126,9 @@ def test_an_axis_of_two_phases_is_named_in_each() -> None:
 
     def program(x: Any, y: Any) -> Tensors:
         z = torch.select_scatter(x, x.select(-1, 0), -1, -1)
-        numbers = F.one_hot(z.long() % 3, 3)
         twice = x.to(bfloat16).round().repeat_interleave(2, 0)
-        return [z[-1].cumsum(-1), z, numbers, torch.logaddexp(twice, y)]
+        sums, numbers = z.transpose(-2, 0)[-1].cumsum(-1), F.one_hot(z.long() % 3, 3)
+        return [sums, z.unflatten(0, (-1, 2)), numbers, torch.logaddexp(twice, y)]
 
     assert_same(program, [data(96, (2, 2), torch.int8), data(1, (1,), torch.int8)])
 
