@@ -30,12 +30,13 @@ _EXACT = """
     repeat_interleave roll round scatter select_scatter sign slice_scatter sort stack
     take_along_dim topk tril triu trunc unfold where zero
 """
-# Calls with steps inside, one of which may cancel what the step before it rounded: as right as any
-# answer is the exact one for operands an ulp away.
+# Calls with steps inside, one of which may cancel what the step before it rounded, as sums do: as
+# right as any answer is the exact one for operands an ulp away.
 _STEPS = """
     batch_norm instance_norm group_norm layer_norm rms_norm local_response_norm normalize std var
     std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
     cross_entropy kl_div interpolate lerp norm vector_norm frac logit sinc einsum
+    addcmul addcdiv addmm linear matmul __matmul__ dot trace sum mean nansum nanmean cumsum
 """
 # Calls that choose one of their numbers. Of 0.0 and -0.0, which are equal, they may give either.
 _CHOICES = "max min amax amin aminmax maximum minimum fmax fmin cummax cummin clamp relu"

@@ -205,23 +205,20 @@ values.CALLED -= {"sin"}
 ops.SPELLING["sin"] = ops.SPELLING["abs"]
 """
 KILLS = """
-import litz.fuzz.compare, os, signal
+import litz.fuzz.compare, os, signal, sys
 class Compiled:
     def __init__(self, function, options):
         pass
     def __call__(self, inputs):
         os.kill(os.getpid(), signal.SIGSEGV)
 litz.fuzz.compare.Compiled = Compiled
-sys.modules["litz.fuzz.hunt"]._warm = lambda: None
-"""
-HASTY = """
-import sys, litz.fuzz
-sys.modules["litz.fuzz.hunt"].SHRINKING = 3.0
+hunt = sys.modules["litz.fuzz.hunt"]
+hunt._warm, hunt.SHRINKING = lambda: None, 2.0
 """
 
 
 def command(*arguments: str, planted: str = "") -> subprocess.CompletedProcess[str]:
-    code = f"{HASTY}{planted}\nfrom litz.cli import app\napp(sys.argv[1:])"
+    code = f"{planted}\nimport sys\nfrom litz.cli import app\napp(sys.argv[1:])"
     line = [sys.executable, "-c", code, "fuzz", *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 
