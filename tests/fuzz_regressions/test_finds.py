@@ -142,3 +142,13 @@ def test_a_scatter_goes_where_a_value_of_its_own_phase_says() -> None:
         return [flag, numbers.index_add(0, place, numbers[place])]
 
     assert_same(program, [data(1, (2,), float32), data(1, (), float32)])
+
+
+def test_a_copy_of_what_lies_elsewhere_is_no_noop() -> None:
+    """A copy, or a product with one, was removed; the views of it still had its offset."""
+
+    def program(x: Any) -> Tensors:
+        copied, product = x[1:].clone(), x[1:] * 1
+        return [copied @ copied.mT, product @ product.mT, F.linear(copied, product[:2])]
+
+    assert_same(program, [data(1, (5, 3), float32)[1:]])
