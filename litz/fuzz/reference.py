@@ -133,10 +133,11 @@ class Widened(TorchFunctionMode):
         tensor.copy_(torch.where(held, before, tensor))
 
     def _turn(self, function: Any, tensor: torch.Tensor) -> None:
-        """The sign of a NaN says nothing, nor that of a zero chosen among zeros."""
+        """The sign of a NaN says nothing, nor that of a zero chosen among zeros or summed of them:
+        a sum that begins with its first number may be -0.0, one that begins with 0.0 is not."""
         if self.noise:
             free = tensor.isnan()
-            if _name(function).rstrip("_") in CHOICES:
+            if _name(function).rstrip("_") in CHOICES or _name(function) in STEPS:
                 free |= tensor == 0
             coin = torch.rand(tensor.shape, generator=self.source) < 0.5
             tensor.copy_(torch.where(free & coin, -tensor, tensor))
