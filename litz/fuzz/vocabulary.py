@@ -10,7 +10,8 @@ In: nothing. Out: `FAMILIES`. A hole is filled by the generator:
 
 A text that eager rejects costs a try; so holes need not fit, only fit often. Divisors are kept from
 zero and from -1, shifts small, and floats that become integers inside every integer's range: beyond
-these, eager itself is undefined.
+these, eager itself is undefined. The mean beside a variance is of finite numbers: eager's is NaN
+for an infinity.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ FAMILIES = (
         F.batch_norm({a}, None, None, training=True) ;torch.linalg.vector_norm({a}, 3, {d})
         F.cosine_similarity({a}, {s}, {d}) ;{a}.norm(inf, {d}) ;F.cross_entropy({a}, {a}.argmax(1))
         F.kl_div({a}, {s}) ;torch.std_mean({a}, {d})[0] ;F.softmin({a}, {d}) ;F.glu({a}, {d})
-        F.local_response_norm({a}, 2) ;torch.var_mean({a}, {d})[1]
+        F.local_response_norm({a}, 2) ;torch.var_mean({a}.nan_to_num(0, 0, 0), {d})[1]
     """),
     _family("window", _float, 1, """
         F.max_pool1d({a}, 2) ;F.avg_pool1d({a}, 2) ;F.max_pool2d({a}, 2, 1)
