@@ -32,6 +32,8 @@ app = typer.Typer(
 app.command()(ops)
 _NEEDED = ("torch", "llvmlite", "numpy")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
+_FINDS = Path("litz_fuzz")
+_OFTEN = 250  # programs between two lines about progress that go to a file
 _PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe
 
 
@@ -122,6 +124,36 @@ def bench(
 def _words(text: str) -> tuple[str, ...]:
     """The parts of a list with commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+@app.command()
+def fuzz(
+    seconds: Annotated[float, typer.Option(help="How long to look.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Program k has this seed plus k.")] = 0,
+    programs: Annotated[int | None, typer.Option(help="Stop after so many.")] = None,
+    bounds: Annotated[bool, typer.Option(help="Check every access of generated code.")] = False,
+    store: Annotated[Path, typer.Option(help="Folder for the scripts of failures.")] = _FINDS,
+) -> None:
+    """Look for wrong code with random programs; shrink and store what fails."""
+    # Compiles, so it needs all of the compiler; the other commands do not.
+    from litz import fuzz as fuzzing
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    with console.status("starting") as status:
+
+        def said(tally: fuzzing.Tally, find: fuzzing.Find | None) -> None:
+            status.update(str(tally))
+            if find is not None:
+                where = fuzzing.store(find, store)
+                console.print(f"{find.failure}\n  {where or 'like others before it'}")
+            elif not console.is_terminal and tally.programs % _OFTEN == 0:
+                console.print(str(tally))
+
+        options = {"debug_index_asserts": True} if bounds else {}
+        tally = fuzzing.hunt(seed, seconds, programs, said, options)
+    console.print(str(tally))
+    if tally.finds:
+        raise typer.Exit(1)
 
 
 def _facts() -> list[tuple[str, str]]:

@@ -29,6 +29,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("local import", "litz/cli.py:_facts"): "needs llvmlite, whose absence the command reports",
     ("local import", "litz/cli.py:bench"): "needs torch, whose absence the command reports",
     ("banned import", "litz/bench/worker.py"): "times its compile, in a process of its own",
+    ("local import", "litz/cli.py:fuzz"): "needs torch, whose absence other commands report",
 }
 
 # What a package may import of Litz, itself aside.

@@ -108,7 +108,8 @@ def _forwarded(stores: list[Store]) -> tuple[Store, ...]:
     result = []
     for store in stores:
         value = transform(store.value, change)
-        result.append(replace(store, value=value))
+        index = tuple(transform(i, change) for i in store.index)  # of a scatter it may hold loads
+        result.append(replace(store, index=index, value=value))
         if not store.scatters:
             known[store.buffer, store.index] = value
     return tuple(result)

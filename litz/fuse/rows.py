@@ -254,8 +254,11 @@ def _checked(members: list[Member], rows: int, makers: dict[Buffer, int]) -> lis
             store = members[maker].loop.stores[0]
             if any(i.op != "axis" and i is not ZERO for i in store.index):
                 return Misfit(f"{node.buffer} is written through a view")
-            if _row_of_load(node, members[maker]) is not member.row:
-                return Misfit(f"it reads {node.buffer} in another row")
+            # The digits and not the row's number: [0, i] is row i too, for as long as i is small.
+            own = _digits(member.row, members[maker].outer)
+            for variable, index in zip(store.index, node.index, strict=True):
+                if variable in own and simplify(index) is not own[variable]:
+                    return Misfit(f"it reads {node.buffer} in another row")
     return members
 
 
@@ -276,13 +279,18 @@ def common_outer(members: list[Member]) -> tuple[Expr, ...] | Misfit:
 
 def places_of(member: Member, outer: tuple[Expr, ...]) -> dict[Expr, Expr]:
     """Each of a member's axes in the kernel's axes; inner ones are named by their position."""
-    row = ravel(outer, tuple(a.extent for a in outer))
-    places: dict[Expr, Expr] = {}
-    step = extent_of(member.outer)
-    for variable in member.outer:
-        step //= variable.extent.number
-        digit = floordiv(row, integer(step)) if step > 1 else row
-        places[variable] = modulo(digit, variable.extent)
+    places = _digits(ravel(outer, tuple(a.extent for a in outer)), member.outer)
     for k, variable in enumerate(member.inner):
         places[variable] = axis(f"j{k}", variable.extent)
     return places
+
+
+def _digits(row: Expr, axes: tuple[Expr, ...]) -> dict[Expr, Expr]:
+    """Each axis in a row number of which they are the digits, slowest first."""
+    digits: dict[Expr, Expr] = {}
+    step = extent_of(axes)
+    for variable in axes:
+        step //= variable.extent.number
+        digit = floordiv(row, integer(step)) if step > 1 else row
+        digits[variable] = modulo(digit, variable.extent)
+    return digits

@@ -6,12 +6,15 @@ them again. Out: `Tally`. Programs run in a process of their own, since a wrong 
 
 from __future__ import annotations
 
-import multiprocessing as mp
+import gc
+import logging
+import os
 import re
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +23,14 @@ import torch
 
 from litz.fuzz.compare import Failure, check
 from litz.fuzz.generate import generate
-from litz.fuzz.isolate import Died, isolated
+from litz.fuzz.isolate import Apart, Died, isolated
 from litz.fuzz.program import Program
 from litz.fuzz.shrink import shrink
 
-A_PROCESS = 150  # programs: torch keeps memory for what it has traced
+A_PROCESS = 300  # programs: torch keeps memory for what it has traced
 LONGEST = 120.0  # seconds for one program
-SHRINKING = 60.0  # seconds for one failure
-OFTEN = 3  # failures that read alike are shrunk so many times
+SHRINKING = 40.0  # seconds for one failure
+OFTEN = 2  # failures that read alike are shrunk so many times
 
 
 @dataclass(frozen=True)
@@ -81,30 +84,39 @@ def still_fails(program: Program, like: Failure) -> bool:
     return found is not None and (found.who, found.kind) == (like.who, like.kind)
 
 
-def try_program(seed: int, known: list[str]) -> tuple[int, Find | None]:
-    """One program; a failure like many before it is counted and not shrunk."""
-    program = generate(seed)
+def try_program(program: Program, seed: int, known: list[str]) -> Find | None:
+    """Judge one program; a failure like many before it is counted and not shrunk."""
     failure = judge(program)
     if failure is None:
-        return len(program.steps), None
+        return None
     small, kind = None, signature(failure)
     if known.count(kind) < OFTEN:
         small = shrink(program, partial(still_fails, like=failure), SHRINKING)
         failure = judge(small) or failure
     known.append(kind)
-    return len(program.steps), Find(seed, failure, small)
+    return Find(seed, failure, small)
 
 
 def hunt(
-    seed: int, seconds: float, programs: int | None, said: Callable[[Tally, Find | None], None]
+    seed: int,
+    seconds: float,
+    programs: int | None,
+    said: Callable[[Tally, Find | None], None],
+    options: Mapping[str, Any] | None = None,
 ) -> Tally:
-    """Look for failures; `said` is called after each program, with its find if it has one."""
+    """Look for failures; `said` is called after each program, with its find if it has one.
+
+    It forks: call it in a process that has started no threads. `options` are flags that every
+    program is compiled with, beside those it draws.
+    """
+    _warm()
     tally = Tally()
     known: list[str] = []
     start = time.monotonic()
     while tally.seconds < seconds and (programs is None or tally.programs < programs):
         left = A_PROCESS if programs is None else min(A_PROCESS, programs - tally.programs)
-        for steps, find in _batch(seed + tally.programs, left, start + seconds, known):
+        batch = Batch(seed + tally.programs, left, options or {}, known)
+        for steps, find in batch.results(start + seconds):
             tally.programs += 1
             tally.steps += steps
             tally.seconds = time.monotonic() - start
@@ -116,58 +128,77 @@ def hunt(
     return tally
 
 
-def _batch(
-    first: int, count: int, end: float, known: list[str]
-) -> Iterator[tuple[int, Find | None]]:
-    """Programs in one process. When it dies, the program it was at is the last of the batch."""
-    context = mp.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-
-    def work() -> None:
-        warnings.simplefilter("ignore")  # of torch, about steps that nobody meant
-        for seed in range(first, first + count):
-            theirs.send(try_program(seed, known))
-
-    process = context.Process(target=work, daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        for seed in range(first, first + count):
-            if time.monotonic() > end:
-                return
-            found = _received(ours)
-            if isinstance(found, Died):
-                yield 0, _crash(seed, found)
-                return
-            yield found
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-
-
-def _received(channel: Any) -> Any:
-    try:
-        return channel.recv() if channel.poll(LONGEST + SHRINKING) else Died(None)
-    except EOFError:
-        return Died(-1)
-
-
-def _crash(seed: int, died: Died) -> Find:
-    """A program that kills its process, shrunk with a process for each try."""
+def _warm() -> None:
+    """Load what torch loads at a first compile, once and not in every process of the hunt."""
     torch.set_num_threads(1)  # a fork must not inherit threads
-    program = generate(seed)
+    check(lambda x: [x + 1], [torch.ones(2)])
+    gc.collect()
+    gc.freeze()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Programs that share a process. When it dies, the program it was at is the last."""
+
+    first: int
+    count: int
+    options: Mapping[str, Any]
+    known: list[str]
+
+    @property
+    def seeds(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    def program(self, seed: int) -> Program:
+        program = generate(seed)
+        return replace(program, options={**program.options, **self.options})
+
+    def work(self, channel: Any) -> None:
+        """Send each program before it runs, so that it is known if nothing follows it."""
+        _silence()
+        gc.set_threshold(100_000, 20, 100)  # what a program leaves is small
+        for seed in self.seeds:
+            program = self.program(seed)
+            channel.send(program)
+            channel.send(try_program(program, seed, self.known))
+
+    def results(self, end: float) -> Iterator[tuple[int, Find | None]]:
+        """The number of steps and the find, program after program, until `end`."""
+        with Apart(self.work) as process:
+            for seed in self.seeds:
+                if time.monotonic() > end:
+                    return
+                program = process.receive(LONGEST)
+                if isinstance(program, Died):
+                    raise RuntimeError(f"no program for seed {seed}: its process {program}")
+                found = process.receive(LONGEST + SHRINKING)
+                if isinstance(found, Died):
+                    yield len(program.steps), _crash(program, seed, found)
+                    return
+                yield len(program.steps), found
+
+
+def _crash(program: Program, seed: int, died: Died) -> Find:
+    """A program that kills its process, shrunk with a process for each try."""
 
     def dies(smaller: Program) -> bool:
-        return isinstance(isolated(lambda: _runs(smaller), LONGEST), Died)
+        return isinstance(isolated(partial(_runs, smaller), LONGEST), Died)
 
     small = shrink(program, dies, 3 * SHRINKING)
     kind = "timeout" if died.status is None else "crash"
-    return Find(seed, Failure("litz", kind, "the process ended"), small)
+    return Find(seed, Failure("litz", kind, f"the process {died}"), small)
+
+
+def _silence() -> None:
+    """No word of torch about steps that nobody meant; its C++ warns past Python, to the file."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("torch").setLevel(logging.CRITICAL)
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # tracebacks are still shown
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _runs(program: Program) -> bool:
-    warnings.simplefilter("ignore")
+    _silence()
     try:
         return judge(program) is None
     except Exception:

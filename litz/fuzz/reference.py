@@ -30,14 +30,18 @@ _EXACT = """
     repeat_interleave roll round scatter select_scatter sign slice_scatter sort stack
     take_along_dim topk tril triu trunc unfold where zero
 """
-# Calls with steps inside, one of which may cancel what the step before it rounded: as right as any
-# answer is the exact one for operands an ulp away.
+# Calls with steps inside, one of which may cancel what the step before it rounded, as sums do: as
+# right as any answer is the exact one for operands an ulp away.
 _STEPS = """
     batch_norm instance_norm group_norm layer_norm rms_norm local_response_norm normalize std var
     std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
     cross_entropy kl_div interpolate lerp norm vector_norm frac logit sinc einsum
+    addcmul addcdiv addmm linear matmul __matmul__ dot trace sum mean nansum nanmean cumsum
 """
+# Calls that choose one of their numbers. Of 0.0 and -0.0, which are equal, they may give either.
+_CHOICES = "max min amax amin aminmax maximum minimum fmax fmin cummax cummin clamp relu"
 EXACT, STEPS = frozenset(_EXACT.split()), frozenset(_STEPS.split())
+CHOICES = frozenset(_CHOICES.split())
 WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
 
 
@@ -85,7 +89,11 @@ class Widened(TorchFunctionMode):
                 # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
                 rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))
                 inside = types_seen if _name(function) in STEPS else []
-                self._move(tensor, 0.0 if is_exact(function) else rounds * _ulp([dtype, *inside]))
+                if _name(function) == "to":
+                    self._cast(tensor, dtype)
+                elif not is_exact(function):
+                    self._move(tensor, dtype, rounds * _ulp([dtype, *inside]))
+                self._turn(function, tensor)
         return result
 
     def _may_move(
@@ -107,14 +115,32 @@ class Widened(TorchFunctionMode):
         if not tensor.is_floating_point():
             return tensor
         moved = tensor.clone()
-        self._move(moved, torch.finfo(dtype).eps)
+        self._move(moved, dtype, torch.finfo(dtype).eps)
         return moved
 
-    def _move(self, tensor: torch.Tensor, ulp: float) -> None:
-        if not self.noise or not ulp or not tensor.numel():
-            return
-        off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
-        tensor.mul_(1 + self.noise * ulp * off)
+    def _move(self, tensor: torch.Tensor, dtype: torch.dtype, ulp: float) -> None:
+        """By up to so much, of which the last half an ulp is spent on rounding to a number that the
+        type has: so two may meet, and `a - b` be zero."""
+        if self.noise and tensor.numel():
+            off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
+            most = ulp - torch.finfo(dtype).eps / 2
+            tensor.copy_((tensor * (1 + self.noise * most * off)).to(dtype))
+
+    def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        """A number that the type has is not rounded."""
+        before, held = tensor.clone(), tensor.to(dtype).double() == tensor
+        self._move(tensor, dtype, torch.finfo(dtype).eps)
+        tensor.copy_(torch.where(held, before, tensor))
+
+    def _turn(self, function: Any, tensor: torch.Tensor) -> None:
+        """The sign of a NaN says nothing, nor that of a zero chosen among zeros or summed of them:
+        a sum that begins with its first number may be -0.0, one that begins with 0.0 is not."""
+        if self.noise:
+            free = tensor.isnan()
+            if _name(function).rstrip("_") in CHOICES or _name(function) in STEPS:
+                free |= tensor == 0
+            coin = torch.rand(tensor.shape, generator=self.source) < 0.5
+            tensor.copy_(torch.where(free & coin, -tensor, tensor))
 
 
 def _ulp(dtypes: list[torch.dtype]) -> float:

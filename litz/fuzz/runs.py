@@ -103,14 +103,15 @@ def _as_outputs(program: KernelGraph, results: list[Any]) -> list[Any]:
 
 
 def _laid_out(result: Array, view: ViewArg) -> torch.Tensor:
-    """The values with the strides of a window, which may show one element several times."""
+    """The values with a window's strides, which may show one element several times, and its offset,
+    which AOTAutograd gives to inputs that the program reshapes in place."""
     shape, strides = result.shape, [s.number for s in view.strides]
-    dtype = torch_dtype(view.buffer.dtype)
+    dtype, offset = torch_dtype(view.buffer.dtype), view.offset.number
     span = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    flat = torch.empty(span if result.size else 0, dtype=dtype)
-    places = torch.arange(len(flat)).as_strided(shape, strides)
+    flat = torch.empty(offset + (span if result.size else 0), dtype=dtype)
+    places = torch.arange(len(flat)).as_strided(shape, strides, offset)
     flat[places] = as_tensor(result, dtype)
-    return flat.as_strided(shape, strides)
+    return flat.as_strided(shape, strides, offset)
 
 
 def as_array(tensor: torch.Tensor) -> Array:

@@ -10,7 +10,8 @@ In: nothing. Out: `FAMILIES`. A hole is filled by the generator:
 
 A text that eager rejects costs a try; so holes need not fit, only fit often. Divisors are kept from
 zero and from -1, shifts small, and floats that become integers inside every integer's range: beyond
-these, eager itself is undefined.
+these, eager itself is undefined. The mean beside a variance is of finite numbers: eager's is NaN
+for an infinity.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ FAMILIES = (
         ({a}.abs() + 1).log2() ;({a}.abs() + 1).log10() ;{a}.tanh().asin() ;{a}.frac()
         {a}.sigmoid().logit() ;{a}.square() ;F.relu6({a}) ;F.selu({a}) ;F.celu({a}, 1.3)
         F.softsign({a}) ;F.logsigmoid({a}) ;F.hardsigmoid({a}) ;F.softshrink({a}, 0.3)
-        F.threshold({a}, 0.1, 2.0) ;F.tanhshrink({a}) ;({a}.abs() + 1).acosh() ;{a}.deg2rad()
+        F.threshold({a}, 0.1, 2.0) ;{a} - {a}.tanh() ;({a}.abs() + 1).acosh() ;{a}.deg2rad()
         {a}.nan_to_num(0.5, 2.0, -2.0) ;torch.sinc({a}) ;{a}.tanh().atanh() ;{a} / 3
         2 / ({a}.abs() + 1)
     """),
@@ -127,6 +128,7 @@ FAMILIES = (
         torch.cat([{a}, {s}, {a}, {s}, {a}], {d}) ;torch.tril({a}) ;torch.triu({a}, 1)
         {a}.repeat_interleave(2, {d}) ;{a}.index_select({d}, {i}) ;{a}[{i}] ;{a}[..., {i}]
         {a}.gather({d}, {g}) ;{a}.take_along_dim({g}, {d}) ;{a}[{j}] ;F.pad({a}, (1, 0), value=2)
+        {a}.index_select(0, {j}.flatten())
         F.embedding({j}, {a}) ;{a}[{i}, {i}] ;{a}[{i}, :, {i}] ;{a}[{j}, {j}]
         torch.slice_scatter({a}, {a}[1:], 0, 0, -1) ;torch.cat([{a}, {s}.to({t})], {d})
         torch.select_scatter({a}, {a}.select({d}, 0), {d}, -1) ;{a}.rot90() ;{a}.tile({r})
@@ -161,7 +163,7 @@ FAMILIES = (
         F.batch_norm({a}, None, None, training=True) ;torch.linalg.vector_norm({a}, 3, {d})
         F.cosine_similarity({a}, {s}, {d}) ;{a}.norm(inf, {d}) ;F.cross_entropy({a}, {a}.argmax(1))
         F.kl_div({a}, {s}) ;torch.std_mean({a}, {d})[0] ;F.softmin({a}, {d}) ;F.glu({a}, {d})
-        F.local_response_norm({a}, 2)
+        F.local_response_norm({a}, 2) ;torch.var_mean({a}.nan_to_num(0, 0, 0), {d})[1]
     """),
     _family("window", _float, 1, """
         F.max_pool1d({a}, 2) ;F.avg_pool1d({a}, 2) ;F.max_pool2d({a}, 2, 1)

@@ -26,7 +26,10 @@ def _are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 
 
 def is_same_tensor_layout(a: Any, b: Any) -> bool:
-    """Whether two tensors have the same type, device, shape and strides."""
+    """Whether two tensors have the same type, device, shape, strides and offset.
+
+    With another offset, what the graph says of views of the one would be false of the other.
+    """
     return (
         isinstance(a, torch.Tensor)
         and isinstance(b, torch.Tensor)
@@ -36,6 +39,7 @@ def is_same_tensor_layout(a: Any, b: Any) -> bool:
         and (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg())
         and _are_same(a.shape, b.shape)
         and _are_same(a.stride(), b.stride())
+        and is_same_size(a.storage_offset(), b.storage_offset())
     )
 
 

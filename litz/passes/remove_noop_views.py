@@ -13,7 +13,7 @@ from torch.fx import Node
 from litz.ir import dtypes
 from litz.ir.graph import Graph
 from litz.passes.aliasing import Aliases, viewed_operand
-from litz.passes.layout import is_row_major, is_same_size, is_same_tensor_layout
+from litz.passes.layout import is_row_major, is_same_tensor_layout
 from litz.passes.purity import is_removable
 from litz.rewrite.cast_rules import is_detour
 
@@ -45,7 +45,8 @@ def remove_noop_views(graph: Graph) -> int:
         return aten.exp(d)                    return aten.exp(b)
 
     A copy stays if the caller gets its memory, if anything writes to it or to its source, or if it
-    changes strides. A view stays if the caller would get one object twice, or an input back.
+    changes strides or offset. A view stays if the caller would get one object twice, or an input
+    back.
     """
     aliases = Aliases(graph.module.graph)
     changes = 0
@@ -76,7 +77,6 @@ def _is_noop(node: Node, source: Node, aliases: Aliases) -> bool:
     return (
         viewed_operand(node) is source
         and is_removable(node)
-        and is_same_size(value.storage_offset(), before.storage_offset())
         and aliases.may_return_instead(node, source)
     )
 

@@ -24,25 +24,26 @@ def replace_axes(
 ) -> Kernel:
     """Put new axes in the place of old ones and write the old ones in terms of them."""
     memo: dict[Expr, Expr] = {}
+    phases = tuple(_in_phase(p, places, values, memo) for p in kernel.phases)
+    outer = _renamed(kernel.outer, places)
+    return Kernel(kernel.name, outer, phases, kernel.scratch, kernel.origins)
 
-    def renamed(axes: Axes) -> Axes:
-        return tuple(new for a in axes for new in places.get(a, (a,)))
 
+def _in_phase(
+    phase: Phase, places: Mapping[Expr, Axes], values: Mapping[Expr, Expr], memo: dict[Expr, Expr]
+) -> Phase:
     def rewritten(root: Expr) -> Expr:
         return simplify(_substitute(root, values, places, memo))
 
-    phases = tuple(
-        Phase(
-            renamed(p.inner),
-            p.is_reduction,
-            tuple(
-                replace(s, index=tuple(rewritten(i) for i in s.index), value=rewritten(s.value))
-                for s in p.stores
-            ),
-        )
-        for p in kernel.phases
+    stores = tuple(
+        replace(s, index=tuple(rewritten(i) for i in s.index), value=rewritten(s.value))
+        for s in phase.stores
     )
-    return Kernel(kernel.name, renamed(kernel.outer), phases, kernel.scratch, kernel.origins)
+    return Phase(_renamed(phase.inner, places), phase.is_reduction, stores)
+
+
+def _renamed(axes: Axes, places: Mapping[Expr, Axes]) -> Axes:
+    return tuple(new for a in axes for new in places.get(a, (a,)))
 
 
 def _substitute(
@@ -135,14 +136,19 @@ def _merged(kernel: Kernel, first: Expr, second: Expr) -> Kernel | None:
 
 
 def canonical_axes(kernel: Kernel) -> Kernel:
-    """Name axes by position: kernels that differ in names alone become equal."""
-    places: dict[Expr, Axes] = {}
-    for k, a in enumerate(kernel.outer):
-        places[a] = (axis(f"o{k}", a.extent),)
+    """Name axes by position: kernels that differ in names alone become equal.
+
+    Phase by phase: an axis of several may stand in another place in each.
+    """
+    outer = {a: (axis(f"o{k}", a.extent),) for k, a in enumerate(kernel.outer)}
+    phases = []
     for phase in kernel.phases:
-        for k, a in enumerate(phase.inner):
-            places[a] = (axis(f"j{k}", a.extent),)
-    return replace_axes(kernel, places, {old: new for old, (new,) in places.items()})
+        inner = {a: (axis(f"j{k}", a.extent),) for k, a in enumerate(phase.inner)}
+        places = outer | inner
+        values = {old: new for old, (new,) in places.items()}
+        phases.append(_in_phase(phase, places, values, {}))
+    renamed = _renamed(kernel.outer, outer)
+    return Kernel(kernel.name, renamed, tuple(phases), kernel.scratch, kernel.origins)
 
 
 def order_axes(kernel: Kernel) -> Kernel:

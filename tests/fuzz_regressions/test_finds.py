@@ -79,3 +79,76 @@ def test_a_loss_of_two_types_has_the_first() -> None:
         return [F.huber_loss(y, x, reduction="none"), F.soft_margin_loss(y, x)]
 
     assert_same(program, [data(1, (3,), float64), data(1, (3,), bfloat16)])
+
+
+def test_a_row_is_read_by_its_own_digits() -> None:
+    """`t[0, i]` is row i of `t` while i is small, so loops were fused; the verifier objected."""
+
+    def program(x: Any, y: Any, z: Any) -> Tensors:
+        products = ((z + x) * (z - x)).unbind(0)[0]
+        return [torch.cat([products, y.to(torch.int32)], -2), products]
+
+    assert_same(program, [data(1, shape, float32) for shape in ((), (2, 1), (2, 2, 1))])
+
+
+def test_an_input_reshaped_in_place_keeps_its_place() -> None:
+    """AOTAutograd moves the input to the offset of the result, which the interpreter dropped."""
+
+    def program(x: Any, y: Any) -> Tensors:
+        y.t_().add_(1)
+        return [x + 1]
+
+    base = data(1, (2,), float32)
+    assert_same(program, [base, base[1:]])
+
+
+def test_lanes_behind_the_last_read_nothing() -> None:
+    """The guard of a scalar that all lanes share held in a lane behind the end of the row."""
+
+    def program(x: Any) -> Tensors:
+        return [torch.diagonal_scatter(x, x.diagonal() * 2)]
+
+    assert_same(program, [data(1, (3, 2), float32)], {"debug_index_asserts": True})
+
+
+def test_the_sign_of_a_double_is_not_rounded_to_half() -> None:
+    """LLVM moved the copysign of erf behind two roundings and called a function nobody defines."""
+
+    def program(x: Any) -> Tensors:
+        return [x.to(float16).erf(), x.float().half().atan()]
+
+    assert_same(program, [data(1, (), float64)])
+    assert_same(program, [data(1, (33,), float64)])
+
+
+def test_an_axis_of_two_phases_is_named_in_each() -> None:
+    """The second phase's axis was split, and one half got the name that the other axis kept."""
+
+    def program(x: Any, y: Any) -> Tensors:
+        z = torch.select_scatter(x, x.select(-1, 0), -1, -1)
+        twice = x.to(bfloat16).round().repeat_interleave(2, 0)
+        sums, numbers = z.transpose(-2, 0)[-1].cumsum(-1), F.one_hot(z.long() % 3, 3)
+        return [sums, z.unflatten(0, (-1, 2)), numbers, torch.logaddexp(twice, y)]
+
+    assert_same(program, [data(96, (2, 2), torch.int8), data(1, (1,), torch.int8)])
+
+
+def test_a_scatter_goes_where_a_value_of_its_own_phase_says() -> None:
+    """Values were forwarded into what a phase stores, and not into where."""
+
+    def program(x: Any, y: Any) -> Tensors:
+        numbers, flag = torch.cat([x, x]), torch.isnan(y)
+        place = (flag.long() % 6).flatten()
+        return [flag, numbers.index_add(0, place, numbers[place])]
+
+    assert_same(program, [data(1, (2,), float32), data(1, (), float32)])
+
+
+def test_a_copy_of_what_lies_elsewhere_is_no_noop() -> None:
+    """A copy, or a product with one, was removed; the views of it still had its offset."""
+
+    def program(x: Any) -> Tensors:
+        copied, product = x[1:].clone(), x[1:] * 1
+        return [copied @ copied.mT, product @ product.mT, F.linear(copied, product[:2])]
+
+    assert_same(program, [data(1, (5, 3), float32)[1:]])

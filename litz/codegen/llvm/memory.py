@@ -68,16 +68,20 @@ class Memory:
         """Scratch with a copy a lane: side by side where all lanes read one place."""
         b, index = self.v.b, node.index[0]
         if self.v.varies(index):
-            places = self.v.lanewise(index)
+            places, mask = self.v.lanewise(index), self._load_mask(node, level)
             self.v.scopes.select(level)
+            places = self._inside(node.buffer, places, mask)
             places = b.add(b.mul(places, copies), self.v.iota(1))
-            address = self._address(node.buffer, places)
-            return self._gathered(node, address, self._load_mask(node, level))
+            return self._gathered(node, self._address(node.buffer, places), mask)
         place = self.v.value(index)
         self.v.scopes.select(level)
         if guard is None:
+            place = self._inside(node.buffer, place, None)
             return self._loaded(node, self._address(node.buffer, b.mul(place, copies)), copies)
-        place = b.select(b.any_lane(guard), place, b.constant(0, place.type))
+        wanted = guard if guard.type.lanes == 1 else self._load_mask(node, level)
+        assert wanted is not None
+        place = b.select(b.any_lane(wanted), place, b.constant(0, place.type))
+        place = self._inside(node.buffer, place, None)
         value = self._loaded(node, self._address(node.buffer, b.mul(place, copies)), copies)
         holds = self.v.spread(guard, level)
         self.v.scopes.select(level)
@@ -88,7 +92,9 @@ class Memory:
         holds."""
         if guard is None or guard.type.lanes == 1:
             return self._scalar_load(node, place, guard)
-        one = self._scalar_load(node, place, self.v.b.any_lane(guard))
+        mask = self._load_mask(node, level)
+        assert mask is not None
+        one = self._scalar_load(node, place, self.v.b.any_lane(mask))
         zero = self.v.b.constant(0, Type(one.type.element, self.v.lanes))
         spread = self.v.spread(one, level)
         self.v.scopes.select(level)
@@ -217,7 +223,8 @@ class Memory:
         """Write a value here: one element, a vector side by side, or lane by lane."""
         copies = self.local.get(buffer, 1)
         if copies > 1:
-            address = self._address(buffer, self.v.b.mul(self.v.value(index), copies))
+            place = self._inside(buffer, self.v.value(index), None)
+            address = self._address(buffer, self.v.b.mul(place, copies))
             self._write(address, self._to_memory(dtype, self.v.spread(value)))
             return
         if not self.v.varies(index):

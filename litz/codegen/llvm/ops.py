@@ -219,9 +219,11 @@ def _widened(b: Builder, x: Value, source: DType) -> Value:
 
 
 def _narrowed(b: Builder, x: Value, to: DType) -> Value:
-    """bf16 by hand: the CPU's own instruction flushes denormals."""
+    """bf16 by hand: the CPU's own instruction flushes denormals. A fence before f16: LLVM 22 would
+    make a copysign of halves out of one before the rounding, and round the sign, if that was an f64
+    once, by a call that nobody defines."""
     if to is not BF16:
-        return b.convert("fptrunc", x, "half")
+        return b.convert("fptrunc", b.intrinsic("arithmetic.fence", x), "half")
     bits = b.bits(x)
     odd = b.bit_and(b.lshr(bits, 16), 1)
     rounded = b.lshr(b.add(bits, b.add(odd, 0x7FFF)), 16)

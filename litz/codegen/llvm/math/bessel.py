@@ -19,8 +19,7 @@ _K_FAR = 2.0
 
 
 def _odd(b: Builder, result: Value, x: Value) -> Value:
-    """The result with the sign of x. Not by copysign: where f32 goes on to f16, LLVM 22 makes a
-    copysign of halves out of it and rounds an f64 sign to f16 by a call that nobody defines."""
+    """The result for |x|, which has either sign, made that for x."""
     return b.select(b.compare("olt", x, 0.0), b.neg(result), result)
 
 

@@ -1,0 +1,276 @@
+"""The fuzzer itself: its programs, its comparison, its shrinker, its hunt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from litz.codegen.llvm.ops import SPELLING
+from litz.codegen.llvm.values import CALLED
+from litz.fuzz import assert_same, check, data, generate, shrink
+from litz.fuzz.compare import Failure
+from litz.fuzz.hunt import Batch, judge, still_fails
+from litz.fuzz.isolate import Died, isolated
+from litz.fuzz.program import Input, Program, Step, namespace
+from litz.fuzz.reference import run_wide
+
+BOUNDS = {"debug_index_asserts": True}
+USES_SINE = 27  # the seed of a program with sin(x) in it
+
+# -- programs --------------------------------------------------------------------------------
+
+
+def test_a_seed_is_a_program_and_another_seed_another() -> None:
+    assert generate(7) == generate(7)
+    assert generate(7).text() != generate(8).text()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_programs_are_long_and_run_in_eager(seed: int) -> None:
+    program = generate(seed)
+    assert 20 <= len(program.steps) <= 60
+    results = program.function()(*program.fresh_inputs())
+    assert len(results) == len(program.outputs)
+    assert all(isinstance(r, torch.Tensor) for r in results)
+
+
+def test_many_programs_draw_on_all_that_is_promised() -> None:
+    text = "\n".join(generate(seed).script() for seed in range(60))
+    for sign in ("transpose", "_(", "gather", "torch.cat", "F.pad", ".sum(", ".to(", "expand(",
+                 "[..., 1::2]", "int8", "bfloat16", "softmax", "scatter"):  # fmt: skip
+        assert sign in text, sign
+
+
+def test_inputs_lie_in_memory_as_their_layout_says() -> None:
+    made = {
+        layout: eval(Input("x", (4, 6), "float32", layout=layout).text, namespace())
+        for layout in ("contiguous", "transposed", "strided", "offset", "expanded")
+    }
+    assert all(t.shape == (4, 6) for t in made.values())
+    assert {k: t.stride() for k, t in made.items()} == {
+        "contiguous": (6, 1), "transposed": (1, 4), "strided": (13, 2), "offset": (6, 1),
+        "expanded": (0, 1),
+    }  # fmt: skip
+    assert made["offset"].storage_offset() == 6
+
+
+# -- the comparison --------------------------------------------------------------------------
+
+
+def test_noise_is_an_ulp_of_the_type_that_eager_computes_in() -> None:
+    x = torch.rand(1000) + 1
+    seen = [torch.float32] * 2  # the operand's type and the result's
+    exact, kept = run_wide(lambda t: [t * 3], [x], seen, 0)
+    noisy, _ = run_wide(lambda t: [t * 3], [x], seen, 1)
+    moved = ((noisy - exact) / exact).abs().max()
+    assert 0.5 * 2**-23 < moved <= 2**-23
+    assert torch.equal(kept, x.double())
+
+
+def test_which_of_two_zeros_is_the_larger_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = [torch.tensor([[0.0, -0.0, 0.0, -0.0]])]
+    impostor = _Impostor(lambda t: [~torch.signbit(t.max(1)[0])])
+    monkeypatch.setattr("litz.fuzz.compare.Compiled", lambda *_: impostor)
+    assert check(lambda t: [torch.signbit(t.max(1)[0])], zeros) is None
+
+
+def test_float64_runs_share_memory_as_eager_does() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        x.add_(1)
+        return [y * 1]
+
+    base = torch.zeros(4)
+    (result, _, after) = run_wide(program, [base, base[1:]], [torch.float32] * 4, 0)
+    assert torch.equal(result, torch.ones(3, dtype=torch.float64))
+    assert torch.equal(after, result)
+
+
+def right(x: torch.Tensor) -> list[torch.Tensor]:
+    y = x.sin()
+    x.mul_(2)
+    return [y, x[1:]]
+
+
+def test_a_right_program_passes() -> None:
+    assert check(right, [data(1, (5, 17), torch.float32)]) is None
+
+
+@pytest.fixture
+def wrong_sine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generated code computes |x| for sin(x); the interpreter does not."""
+    monkeypatch.setitem(SPELLING, "sin", SPELLING["abs"])
+    monkeypatch.setattr("litz.codegen.llvm.values.CALLED", CALLED - {"sin"})
+
+
+@pytest.mark.usefixtures("wrong_sine")
+def test_wrong_code_is_found() -> None:
+    failure = check(right, [data(1, (5, 17), torch.float32)])
+    assert failure is not None
+    assert (failure.who, failure.kind, failure.label) == ("litz", "value", 0)
+    with pytest.raises(AssertionError, match="wrong by"):
+        assert_same(right, [data(1, (5, 17), torch.float32)])
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "kind"),
+    [
+        (lambda x: [x + 1], lambda x: [x.double() + 1], "type"),
+        (lambda x: [x + 1], lambda x: [x[None] + 1], "shape"),
+        (lambda x: [x + 1], lambda x: [(x.mT + 1).contiguous().mT], "strides"),
+        (lambda x: [x[1:]], lambda x: [x[1:].clone()], "aliasing"),
+        (lambda x: [x > 9], lambda x: [x < 9], "value"),
+        (lambda x: [x / 0], lambda x: [x / -0.0], "value"),
+        (lambda x: [x * 3], lambda x: [x * 3.00001], "value"),
+        (lambda x: [x + 1], lambda x: [x + 1, x], "results"),
+    ],
+)
+def test_each_way_of_being_wrong_has_a_name(
+    eager: Any, compiled: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("litz.fuzz.compare.Compiled", lambda *_: _Impostor(compiled))
+    failure = check(eager, [data(1, (4, 4), torch.float32)])
+    assert failure is not None
+    assert failure.kind == kind
+
+
+class _Impostor:
+    """Stands in for a compiled function."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return list(self.function(*inputs))
+
+
+def test_an_integer_on_the_edge_of_rounding_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether 3 * (x / 3) is below x is for rounding to say."""
+    x = data(1, (200,), torch.float32)
+    monkeypatch.setattr("litz.fuzz.compare.Compiled", lambda *_: _Impostor(lambda t: [t == t]))
+    assert check(lambda t: [(t / 3) * 3 >= t], [x]) is None
+    assert check(lambda t: [t >= t + 1], [x]) is not None
+
+
+# -- the shrinker ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("wrong_sine")
+def test_a_failure_shrinks_to_the_step_that_is_wrong() -> None:
+    program = Program(
+        (Input("x0", (8, 17), "bfloat16", 5, "strided"), Input("x1", (17,), "float32")),
+        (
+            Step("v0", "{0} + {1}", ("x0", "x1")),
+            Step("v1", "{0}.sin()", ("v0",)),
+            Step("", "{0}.add_(1)", ("v1",)),
+            Step("v2", "{0}.sum(1)", ("v1",)),
+            Step("v3", "{0}.cumsum(0)", ("x1",)),
+        ),
+        ("v2", "v3"),
+        {"cpp.simdlen": 128},
+    )
+    failure = judge(program)
+    assert failure is not None
+    small = shrink(program, lambda p: still_fails(p, failure), 60)
+    assert small.text() == "def program(x0):\n    v0 = x0.sin()\n    return [v0]\n"
+    assert small.inputs == (Input("x0", (), "float32"),)
+    assert small.options == {}
+    with pytest.raises(AssertionError, match="wrong by"):
+        exec(small.script(), {})
+
+
+def test_steps_that_nothing_needs_go() -> None:
+    steps = (Step("v0", "{0} + 1", ("x0",)), Step("v1", "{0} + 1", ("x1",)))
+    inputs = (Input("x0", (2,), "float32"), Input("x1", (2,), "float32"))
+    kept = Program(inputs, steps, ("v1",)).without_dead_steps()
+    assert (kept.inputs, kept.steps) == (inputs[1:], steps[1:])
+
+
+# -- the hunt --------------------------------------------------------------------------------
+
+
+# A hunt forks, so it wants a process that has started no threads: here, one of its own. A planted
+# bug is code that runs first in it.
+WRONG_SINE = """
+from litz.codegen.llvm import ops, values
+values.CALLED -= {"sin"}
+ops.SPELLING["sin"] = ops.SPELLING["abs"]
+"""
+KILLS = """
+import litz.fuzz.compare, os, signal, sys
+class Compiled:
+    def __init__(self, function, options):
+        pass
+    def __call__(self, inputs):
+        os.kill(os.getpid(), signal.SIGSEGV)
+litz.fuzz.compare.Compiled = Compiled
+hunt = sys.modules["litz.fuzz.hunt"]
+hunt._warm, hunt.SHRINKING = lambda: None, 2.0
+"""
+
+
+def command(*arguments: str, planted: str = "") -> subprocess.CompletedProcess[str]:
+    code = f"{planted}\nimport sys\nfrom litz.cli import app\napp(sys.argv[1:])"
+    line = [sys.executable, "-c", code, "fuzz", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_the_command_says_how_much_it_has_tried(tmp_path: Path) -> None:
+    store = tmp_path / "finds"
+    result = command("--seed", "1", "--programs", "2", "--store", str(store))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("2 programs, ")
+    assert result.stdout.endswith(" s, 0 failed\n")
+    assert not store.exists()
+
+
+def test_the_command_stores_a_script_that_fails_and_exits_with_one(tmp_path: Path) -> None:
+    asked = ["--seed", str(USES_SINE), "--programs", "1", "--bounds", "--store", str(tmp_path)]
+    result = command(*asked, planted=WRONG_SINE)
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.startswith("litz: value: ")
+    assert result.stdout.endswith(" s, 1 failed\n")
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"find_{USES_SINE}.py"
+    assert str(path) in result.stdout
+    script = path.read_text()
+    assert len(script.splitlines()) < 25
+    code = f"{WRONG_SINE}\n{script}"
+    again = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert "wrong by" in again.stderr
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_program_that_kills_its_process_is_a_find(tmp_path: Path) -> None:
+    result = command("--seed", "1", "--programs", "2", "--store", str(tmp_path), planted=KILLS)
+    assert result.returncode == 1, result.stderr
+    assert "litz: crash: the process ended with status -11" in result.stdout
+    assert result.stdout.endswith(" s, 2 failed\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"find_1.py", "find_2.py"}
+    assert all("    return [" in path.read_text() for path in tmp_path.iterdir())
+
+
+def test_a_function_that_kills_its_process_is_survived() -> None:
+    assert isolated(lambda: 3, 30) == 3
+    assert isolated(lambda: os.kill(os.getpid(), signal.SIGKILL), 30) == Died(-9)
+    assert isolated(lambda: time.sleep(9), 0.1) == Died(None)
+
+
+def test_every_program_is_compiled_with_the_flags_asked_for() -> None:
+    program = Batch(3, 1, BOUNDS, []).program(3)
+    assert program == replace(generate(3), options={**generate(3).options, **BOUNDS})
+
+
+def test_a_failure_reads_as_one_line() -> None:
+    failure = Failure("litz", "value", "v0: wrong by 3")
+    assert str(replace(failure, label=2)) == "litz: value: v0: wrong by 3"
