@@ -253,7 +253,8 @@ class KernelGraph:
     @property
     def prepared(self) -> int:
         """How many steps at the front only make what is held."""
-        return sum(set(written(step)) <= set(self.held) for step in self.body)
+        held = set(self.held)
+        return sum(bool(written(step)) and held.issuperset(written(step)) for step in self.body)
 
     @property
     def kernels(self) -> list[Kernel]:

@@ -78,7 +78,8 @@ def _check(low: Lowering, a: View, b: View, points: int, depth: int) -> None:
         raise NotGenerated("a product of this type")
     if points < FEWEST_POINTS or depth < SHORTEST_SUM:
         raise NotGenerated("a small product")
-    if b.shape[1].number < low.target.vector_bytes // b.dtype.bytes:
+    lanes = low.target.vector_bytes // b.dtype.bytes
+    if lanes < 2 or b.shape[1].number < lanes:
         raise NotGenerated("a product with fewer columns than lanes")
 
 
