@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from litz.config import Config
 from litz.fuse.rows import Member, Misfit, align, common_outer, extent_of, is_sequential
 from litz.fuse.split import few_rows
+from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
 from litz.target import Target
 
@@ -134,6 +135,8 @@ class _Grouper:
         limit = self._limits(group, loop)
         if limit is not None:
             return limit
+        if is_sequential(loop) and any(map(loop_product, (*group.loops, loop))):
+            return Misfit("a matrix product shares its kernel with no other reduction")
         members = align([*group.loops, loop])
         if isinstance(members, Misfit):
             return members
