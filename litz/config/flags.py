@@ -113,6 +113,11 @@ class Config:
     split_reductions: bool = flag(
         True, "fuse", "Reduce few long rows in pieces, so that threads can share them."
     )
+    online_softmax: bool = flag(
+        True,
+        "fuse",
+        "Take the maximum and the sum of exponentials of a row that does not fit in one pass.",
+    )
     unroll_reductions_threshold: int = flag(
         8, "lower", "Write a reduction over at most this many elements as plain ops.", low=1
     )

@@ -1,9 +1,9 @@
 """Stage 4: loops become kernels, and every pair that did not fuse has its reason.
 
 In: `LoopProgram`. Out: `KernelGraph`. First pointwise producers are written into their readers
-(`inline`), then what is left is grouped by rows (`group`, `rows`), then each group is written as
-phases (`kernels`); long reductions of few rows are split (`split`). Example: softmax's five loops
-become one kernel of three phases.
+(`inline`), long rows of a softmax are taken in one pass (`online`), then what is left is grouped by
+rows (`group`, `rows`), then each group is written as phases (`kernels`); long reductions of few
+rows are split (`split`). Example: softmax's five loops become one kernel of three phases.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from litz.config import Config
 from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
 from litz.fuse.kernels import make_kernel
+from litz.fuse.online import stream_softmax
 from litz.fuse.split import split_reduction
 from litz.ir.program import (
     Buffer,
-    Decision,
     Extern,
     Kernel,
     KernelGraph,
@@ -33,7 +33,11 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     inlined = inline_producers(program, config)
-    groups, decisions = group_loops(inlined.body, inputs, target, config)
+    loops, decisions = inlined.body, list(inlined.decisions)
+    if config.online_softmax:
+        loops, streamed = stream_softmax(loops, _shown(program), target, config)
+        decisions += streamed
+    groups, grouped = group_loops(loops, inputs, target, config)
     outside = _needed_outside(program, groups)
     simplifier = Simplifier(config.emulate_precision_casts)
     body: list[Kernel | Extern] = []
@@ -45,13 +49,18 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
             kernel = make_kernel(group.loops, needed, simplifier, _name(group, len(body)))
             if kernel.phases:
                 body += split_reduction(kernel) if config.split_reductions else [kernel]
-    made: tuple[Decision, ...] = (*inlined.decisions, *decisions)
+    made = (*decisions, *grouped)
     return KernelGraph(program.inputs, program.constants, tuple(body), program.outputs, made)
+
+
+def _shown(program: LoopProgram) -> set[Buffer]:
+    """The buffers that the caller sees."""
+    return {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
 
 
 def _needed_outside(program: LoopProgram, groups: list[Group]) -> list[set[Buffer]]:
     """For each group, the buffers it writes that another group or the caller reads."""
-    shown = {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
+    shown = _shown(program)
     readers: dict[Buffer, set[int]] = {}
     for group in groups:
         for step in group.steps:

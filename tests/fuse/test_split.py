@@ -76,3 +76,14 @@ def test_long_float_sums_are_closer_to_the_truth_than_one_running_sum() -> None:
     x = torch.rand(1 << 22, generator=torch.Generator().manual_seed(2))
     error = abs(compiled(lambda x: x.sum())(x).double() - x.double().sum()) / x.double().sum()
     assert error < 1e-6
+
+
+def test_what_is_stored_on_the_way_stays_in_its_row() -> None:
+    """No number of pieces up to twice what is wanted divides 20011, so the last one is short."""
+    x = torch.randn(15, 20011, dtype=torch.float64)
+
+    def function(x: torch.Tensor) -> Any:
+        return x * 2, x.sum(1)
+
+    found = compiled(function, debug_index_asserts=True)(x)
+    torch.testing.assert_close(found, function(x))
