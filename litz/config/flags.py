@@ -128,6 +128,15 @@ class Config:
     max_fusion_unique_io_buffers: int | None = flag(
         None, "fuse", "Buffers that one kernel may read or write at most; None is no limit.", low=1
     )
+    score_fusion_memory_threshold: int = flag(
+        1, "fuse", "Bytes that need not be moved again if two loops are to share a kernel.", low=0
+    )
+    aggressive_fusion: bool = flag(
+        False, "fuse", "Let loops of equal rows share a kernel also if that saves a launch alone."
+    )
+    loop_ordering_after_fusion: bool = flag(
+        True, "fuse", "Reorder a loop so that it reads what it shares where its kernel does."
+    )
     assert_indirect_indexing: bool = flag(
         True, "lower", "An index out of range raises eager's error; off, it is clamped."
     )

@@ -46,7 +46,7 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
             body.append(group.extern)
         else:
             needed = outside[group.position] | (group.writes & inputs)
-            kernel = make_kernel(group.loops, needed, simplifier, _name(group, len(body)))
+            kernel = make_kernel(group.members, needed, simplifier, _name(group, len(body)))
             if kernel.phases:
                 body += split_reduction(kernel) if config.split_reductions else [kernel]
     made = (*decisions, *grouped)

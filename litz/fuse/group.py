@@ -14,7 +14,15 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from litz.config import Config
-from litz.fuse.rows import Member, Misfit, align, common_outer, extent_of, is_sequential
+from litz.fuse.rows import (
+    Member,
+    Misfit,
+    align,
+    anchored,
+    common_outer,
+    extent_of,
+    is_sequential,
+)
 from litz.fuse.split import few_rows
 from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
 from litz.target import Target
@@ -69,15 +77,16 @@ class _Grouper:
         earliest = self._earliest(loop)
         name = loop.stores[0].buffer.name
         for saved, group in self._candidates(loop, earliest):
-            joined = self._joined(group, loop)
+            joined = self._too_little(saved) or self._joined(group, loop)
             if isinstance(joined, Misfit):
                 self._decide("refused", group, name, joined.reason)
                 continue
-            self._decide("fused", group, name, f"saves {saved} bytes")
+            worth = f"saves {saved} bytes" if saved else "saves a launch (aggressive_fusion)"
+            self._decide("fused", group, name, worth)
             group.members = joined
             self._place(loop, group)
             return
-        self._place(loop, Group(len(self.groups)))
+        self._place(loop, Group(len(self.groups), members=[anchored(loop)]))
 
     def _decide(self, action: str, group: Group, name: str, reason: str) -> None:
         made = ", ".join(sorted(b.name for b in group.writes))
@@ -116,14 +125,24 @@ class _Grouper:
             for position in set(near):
                 if position >= earliest and self.groups[position].extern is None:
                     saved[position] += buffer_bytes(buffer)
+        if self.config.aggressive_fusion:
+            for group in self.groups[max(earliest, len(self.groups) - MOST_CANDIDATES) :]:
+                if group.extern is None:
+                    saved.setdefault(group.position, 0)
         order = sorted(saved, key=lambda p: (-saved[p], -p))[:MOST_CANDIDATES]
         return [(saved[p], self.groups[p]) for p in order]
+
+    def _too_little(self, saved: int) -> Misfit | None:
+        least = self.config.score_fusion_memory_threshold
+        if self.config.aggressive_fusion or saved >= least:
+            return None
+        return Misfit(f"saving {saved} bytes is below score_fusion_memory_threshold={least}")
 
     def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
         limit = self._limits(group, loop)
         if limit is not None:
             return limit
-        members = align([*group.loops, loop])
+        members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
         if isinstance(members, Misfit):
             return members
         outer = common_outer(members)

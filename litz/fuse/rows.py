@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, integer, substitute, walk
@@ -33,20 +34,23 @@ class Member:
     outer: tuple[Expr, ...]
     inner: tuple[Expr, ...]
 
-    @property
+    @cached_property
     def row(self) -> Expr:
         return ravel(self.outer, tuple(a.extent for a in self.outer))
 
 
-def align(loops: list[Loop]) -> list[Member] | Misfit:
-    """Divide the axes of every loop so that all share their rows."""
+def align(loops: list[Loop], reorder: bool = True) -> list[Member] | Misfit:
+    """Divide the axes of every loop so that all share their rows; loops between which no data
+    passes may be reordered to read what they share at the same time."""
     rows = _row_count(loops)
     if isinstance(rows, Misfit):
         return rows
     links = _Links(loops)
     members: dict[int, Member] = {}
+    shared: dict[Buffer, tuple[Member, Expr]] = {}
     anchor = next((k for k, loop in enumerate(loops) if is_sequential(loop)), 0)
-    members[anchor] = _anchored(loops[anchor])
+    members[anchor] = anchored(loops[anchor])
+    _note_reads(members[anchor], shared)
     near = list(links.neighbours[anchor])
     unplaced = dict.fromkeys(range(len(loops)))
     while len(members) < len(loops):
@@ -56,11 +60,13 @@ def align(loops: list[Loop]) -> list[Member] | Misfit:
         else:
             while (k := next(iter(unplaced))) in members:
                 del unplaced[k]
-            found = _leading(loops[k], rows)
+            together = _beside(loops[k], shared) if reorder else None
+            found = together or _leading(loops[k], rows)
         if isinstance(found, Misfit):
             return found
         if found is not None:
             members[k] = found
+            _note_reads(found, shared)
             near += links.neighbours[k]
     ordered = [members[k] for k in range(len(loops))]
     return _checked(ordered, rows, links.makers)
@@ -71,7 +77,8 @@ def is_sequential(loop: Loop) -> bool:
     return bool(loop.reduced or loop.ordered)
 
 
-def _anchored(loop: Loop) -> Member:
+def anchored(loop: Loop) -> Member:
+    """A loop by itself: all that need not run in order is a row."""
     if not is_sequential(loop):
         return Member(loop, loop.axes, ())
     outer = tuple(a for a in loop.axes if a not in loop.ordered)
@@ -86,7 +93,7 @@ def extent_of(axes: tuple[Expr, ...]) -> int:
 
 
 def _row_count(loops: list[Loop]) -> int | Misfit:
-    counts = {extent_of(_anchored(loop).outer) for loop in loops if is_sequential(loop)}
+    counts = {extent_of(anchored(loop).outer) for loop in loops if is_sequential(loop)}
     if len(counts) > 1:
         return Misfit(f"reductions with {' and '.join(map(str, sorted(counts)))} rows")
     if counts:
@@ -149,7 +156,7 @@ def _as_reader(loop: Loop, node: Expr, maker: Member) -> Member | Misfit:
 
 def _divided(loop: Loop, outer: tuple[Expr, ...]) -> Member | Misfit:
     inner = tuple(a for a in (*loop.axes, *loop.reduced) if a not in outer)
-    if is_sequential(loop) and set(inner) != set(_anchored(loop).inner):
+    if is_sequential(loop) and set(inner) != set(anchored(loop).inner):
         return Misfit("its reduction does not run along the row")
     return Member(loop, outer, inner)
 
@@ -175,7 +182,7 @@ def _as_producer(loop: Loop, node: Expr, reader: Member) -> Member | Misfit:
 def _leading(loop: Loop, rows: int) -> Member | Misfit:
     """No data passes between them: rows are the leading axes."""
     if is_sequential(loop):
-        return _anchored(loop)
+        return anchored(loop)
     total = 1
     for count, variable in enumerate(loop.axes):
         if total == rows:
@@ -184,6 +191,46 @@ def _leading(loop: Loop, rows: int) -> Member | Misfit:
     if total == rows:
         return Member(loop, loop.axes, ())
     return Misfit(f"its leading axes do not make {rows} rows")
+
+
+def _beside(loop: Loop, shared: dict[Buffer, tuple[Member, Expr]]) -> Member | None:
+    """Rows in which the loop reads a buffer where another member reads it.
+
+        a[i0] = sum over r1 of x[i0, r1]  beside  b[i0, i1] = x[i1, i0] + 1   ->   rows i0 and i1
+
+    What it stores has to lie in memory the way it is read, or the other order was the better one.
+    """
+    for node in loop.loads:
+        if node.buffer not in shared or not _same_direction(loop, node):
+            continue
+        member, other = shared[node.buffer]
+        places = dict(zip(other.index, node.index, strict=True))
+        outer = tuple(places[a] for a in member.outer if a in places)
+        fits = [a.extent for a in outer if a.op == "axis"] == [a.extent for a in member.outer]
+        if not fits or len(set(outer)) < len(outer):
+            continue
+        divided = _divided(loop, outer)
+        if isinstance(divided, Member):
+            return divided
+    return None
+
+
+def _note_reads(member: Member, shared: dict[Buffer, tuple[Member, Expr]]) -> None:
+    for node in member.loop.loads:
+        if _same_direction(member.loop, node):
+            shared.setdefault(node.buffer, (member, node))
+
+
+def _same_direction(loop: Loop, node: Expr) -> bool:
+    """Whether neighbours of what is read are neighbours of what is stored, or summed up."""
+    store = loop.stores[0]
+    return is_sequential(loop) or _fastest(store.buffer, store.index) is _fastest(node.buffer, node.index)
+
+
+def _fastest(buffer: Buffer, index: tuple[Expr, ...]) -> Expr | None:
+    steps = zip(buffer.strides, index, strict=True)
+    moving = [(step.number, i) for step, i in steps if step.is_const and i.axes]
+    return min(moving, key=lambda pair: pair[0])[1] if moving else None
 
 
 def _mixed_radix(row: Expr, rows: int) -> tuple[Expr, ...] | None:
