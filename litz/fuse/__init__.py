@@ -1,9 +1,10 @@
 """Stage 4: loops become kernels, and every pair that did not fuse has its reason.
 
 In: `LoopProgram`. Out: `KernelGraph`. First pointwise producers are written into their readers
-(`inline`), long rows of a softmax are taken in one pass (`online`), then what is left is grouped by
-rows (`group`, `rows`), then each group is written as phases (`kernels`); long reductions of few
-rows are split (`split`). Example: softmax's five loops become one kernel of three phases.
+(`inline`); what tests where it lies is written out (`pieces`); long rows of a softmax are taken in
+one pass (`online`). Then what is left is grouped by rows (`group`, `rows`), and each group written
+as phases (`kernels`); long reductions of few rows are split (`split`). Example: softmax's five
+loops become one kernel of three phases.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
 from litz.fuse.kernels import make_kernel
 from litz.fuse.online import stream_softmax
+from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
 from litz.ir.program import (
     Buffer,
@@ -33,13 +35,14 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     inlined = inline_producers(program, config)
-    loops, decisions = inlined.body, list(inlined.decisions)
+    simplifier = Simplifier(config.emulate_precision_casts)
+    loops, cut = split_pieces(inlined.body, simplifier)
+    decisions = [*inlined.decisions, *cut]
     if config.online_softmax:
         loops, streamed = stream_softmax(loops, _shown(program), target, config)
         decisions += streamed
     groups, grouped = group_loops(loops, inputs, target, config)
     outside = _needed_outside(program, groups)
-    simplifier = Simplifier(config.emulate_precision_casts)
     body: list[Kernel | Extern] = []
     for group in groups:
         if group.extern is not None:

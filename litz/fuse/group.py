@@ -22,6 +22,7 @@ from litz.fuse.rows import (
     common_outer,
     extent_of,
     is_sequential,
+    overlap,
 )
 from litz.fuse.split import few_rows
 from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
@@ -77,12 +78,13 @@ class _Grouper:
         earliest = self._earliest(loop)
         name = loop.stores[0].buffer.name
         for saved, group in self._candidates(loop, earliest):
-            joined = self._too_little(saved) or self._joined(group, loop)
+            beside = bool(group.writes.intersection(written(loop)))
+            joined = (None if beside else self._too_little(saved)) or self._joined(group, loop)
             if isinstance(joined, Misfit):
                 self._decide("refused", group, name, joined.reason)
                 continue
-            worth = f"saves {saved} bytes" if saved else "saves a launch (aggressive_fusion)"
-            self._decide("fused", group, name, worth)
+            worth = "stores into the same rows" if beside else "saves a launch (aggressive_fusion)"
+            self._decide("fused", group, name, f"saves {saved} bytes" if saved else worth)
             group.members = joined
             self._place(loop, group)
             return
@@ -125,6 +127,10 @@ class _Grouper:
             for position in set(near):
                 if position >= earliest and self.groups[position].extern is None:
                     saved[position] += buffer_bytes(buffer)
+        for buffer in written(loop):
+            position = self.written_in.get(buffer, -1)
+            if position >= earliest and self.groups[position].extern is None:
+                saved.setdefault(position, 0)
         if self.config.aggressive_fusion:
             for group in self.groups[max(earliest, len(self.groups) - MOST_CANDIDATES) :]:
                 if group.extern is None:
@@ -158,8 +164,8 @@ class _Grouper:
             updated = one & other & self.inputs
             if updated:
                 return Misfit(f"{min(b.name for b in updated)} is updated in place")
-        if group.writes & set(written(loop)):
-            return Misfit("both write parts of one buffer")
+        if any(not _beside(loop, other) for other in group.loops):
+            return Misfit("both write one buffer, and the order counts")
         most = self.config.max_fusion_unique_io_buffers
         used = group.reads | group.writes | set(read(loop)) | set(written(loop))
         if most is not None and len(used) > most:
@@ -195,6 +201,14 @@ def _depend(members: list[Member]) -> bool:
     """Whether one of them reads another's result."""
     made = {m.loop.stores[0].buffer for m in members}
     return any(n.buffer in made for m in members for n in m.loop.loads)
+
+
+def _beside(loop: Loop, other: Loop) -> bool:
+    """Whether no element is written by both."""
+    one, two = loop.stores[0], other.stores[0]
+    if one.buffer != two.buffer:
+        return True
+    return not (one.scatters or two.scatters or overlap(one.index, two.index))
 
 
 def buffer_bytes(buffer: Buffer) -> int:

@@ -1,9 +1,10 @@
 """Kernels: a group of loops written as phases over shared rows.
 
-In: the members of a group and the buffers that others still need. Out: a `Kernel`. Loops that may run side by
-side share a phase; a loop that needs a finished reduction comes in a later one. What passes between
-phases and nowhere else becomes scratch; what passes inside a phase stays in registers. Example:
-softmax is three phases over a row: its maximum, the exponentials with their sum, the quotients.
+In: the members of a group, and the buffers that others still need. Out: a `Kernel`. Loops that may
+run side by side share a phase; a loop that needs a finished reduction comes in a later one. What
+passes between phases and nowhere else becomes scratch; what passes inside a phase stays in
+registers. Example: softmax is three phases over a row: its maximum, the exponentials with their
+sum, the quotients.
 """
 
 from __future__ import annotations
@@ -81,14 +82,18 @@ def _assign_levels(pieces: list[_Piece]) -> None:
 
 
 def _phases(pieces: list[_Piece]) -> list[Phase]:
-    """Pieces of one level over the same inner axes run in one loop nest."""
-    shared: dict[tuple[int, tuple[Expr, ...]], list[_Piece]] = {}
+    """Pieces of one level over the same inner axes run in one loop nest; but windows on one buffer
+    run one after the other, so that a row is written from its first line to its last."""
+    shared: dict[tuple[int, int, tuple[Expr, ...]], list[_Piece]] = {}
+    windows: dict[Buffer, int] = {}
     for piece in pieces:
-        shared.setdefault((piece.level, piece.inner), []).append(piece)
-    ordered = sorted(shared.items(), key=lambda item: item[0][0])
+        window = windows.get(piece.store.buffer, 0)
+        windows[piece.store.buffer] = window + 1
+        shared.setdefault((piece.level, window, piece.inner), []).append(piece)
+    ordered = sorted(shared.items(), key=lambda item: item[0][:2])
     return [
         Phase(inner, any(p.reduces for p in group), _forwarded([p.store for p in group]))
-        for (_, inner), group in ordered
+        for (_, _, inner), group in ordered
     ]
 
 

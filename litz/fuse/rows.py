@@ -15,8 +15,11 @@ from functools import cached_property
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, integer, substitute, walk
-from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify, to_poly
+from litz.ir.index import ZERO, bounds, floordiv, modulo, ravel, simplify, to_poly
 from litz.ir.program import Buffer, Loop
+
+# With fewer rows than this, windows of a row gain nothing from being written row by row.
+FEWEST_WINDOWS = 16
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,10 @@ def align(loops: list[Loop], reorder: bool = True) -> list[Member] | Misfit:
     members: dict[int, Member] = {}
     shared: dict[Buffer, tuple[Member, Expr]] = {}
     anchor = next((k for k, loop in enumerate(loops) if is_sequential(loop)), 0)
-    members[anchor] = anchored(loops[anchor])
+    first = _leading(loops[anchor], rows)
+    if isinstance(first, Misfit):
+        return first
+    members[anchor] = first
     _note_reads(members[anchor], shared)
     near = list(links.neighbours[anchor])
     unplaced = dict.fromkeys(range(len(loops)))
@@ -98,10 +104,38 @@ def _row_count(loops: list[Loop]) -> int | Misfit:
         return Misfit(f"reductions with {' and '.join(map(str, sorted(counts)))} rows")
     if counts:
         return counts.pop()
+    if len(loops) > 1 and len({loop.stores[0].buffer for loop in loops}) == 1:
+        return _rows_of_windows(loops)
     sizes = {extent_of(loop.axes) for loop in loops}
-    if len(sizes) > 1:
-        return Misfit(f"loops over {' and '.join(map(str, sorted(sizes)))} points")
-    return sizes.pop()
+    if len(sizes) == 1:
+        return sizes.pop()
+    return Misfit(f"loops over {' and '.join(map(str, sorted(sizes)))} points")
+
+
+def _rows_of_windows(loops: list[Loop]) -> int | Misfit:
+    """Windows on one buffer share the axes before the one along which they lie side by side."""
+    rows = 1
+    for index in zip(*(loop.stores[0].index for loop in loops), strict=True):
+        if len(set(index)) > 1:
+            break
+        rows *= extent_of(index[:1]) if index[0].op == "axis" else 1
+    if rows < FEWEST_WINDOWS:
+        return Misfit(f"windows of {rows} rows are long enough to be stored one after the other")
+    return rows
+
+
+def overlap(one: tuple[Expr, ...], other: tuple[Expr, ...]) -> bool:
+    """Whether two indices of a buffer may mean the same element."""
+    spans = [(_span(i), _span(k)) for i, k in zip(one, other, strict=True)]
+    return not any(a and b and (a[1] < b[0] or b[1] < a[0]) for a, b in spans)
+
+
+def _span(index: Expr) -> tuple[int, int] | None:
+    found = bounds(to_poly(index))
+    if found is None or any(set(poly) - {()} for poly in found):
+        return None
+    low, high = found
+    return low.get((), 0), high.get((), 0)
 
 
 # -- following reads from loop to loop -------------------------------------------------------
@@ -224,7 +258,9 @@ def _note_reads(member: Member, shared: dict[Buffer, tuple[Member, Expr]]) -> No
 def _same_direction(loop: Loop, node: Expr) -> bool:
     """Whether neighbours of what is read are neighbours of what is stored, or summed up."""
     store = loop.stores[0]
-    return is_sequential(loop) or _fastest(store.buffer, store.index) is _fastest(node.buffer, node.index)
+    return is_sequential(loop) or _fastest(store.buffer, store.index) is _fastest(
+        node.buffer, node.index
+    )
 
 
 def _fastest(buffer: Buffer, index: tuple[Expr, ...]) -> Expr | None:

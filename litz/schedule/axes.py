@@ -147,7 +147,7 @@ def canonical_axes(kernel: Kernel) -> Kernel:
 
 
 def order_axes(kernel: Kernel) -> Kernel:
-    """Outer axes in the order in which most bytes are walked through forwards: neighbours may merge.
+    """Outer axes in the order that walks through most bytes forwards, so that neighbours merge.
 
     outer i0 < 32, i1 < 16: b0[i0 + i1 * 32] = ...   ->   outer i1 < 16, i0 < 32: ...
     """
