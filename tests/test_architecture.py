@@ -39,7 +39,8 @@ LAW: dict[str, set[str]] = {
     "config": {"errors"},
     "target": {"errors", "config"},
     "rewrite": {"ir", "errors"},
-    "trace": {"ir", "errors"},
+    "trace": {"ir", "errors", "progress"},
+    "progress": set(),
     "requirements": {"errors"},
 }
 SEE_ALL = {"__init__", "__main__", "compiler", "backend", "autotune", "cli", "explain", "report"}

@@ -94,6 +94,9 @@ class Config:
         high=6,
     )
     verify: bool = flag(True, "trace", "Check the laws of the IR after each stage.", code=False)
+    disable_progress: bool = flag(
+        False, "trace", "Say nothing on stderr while a compile takes seconds.", code=False
+    )
 
     use_dce: bool = flag(True, "passes", "Remove ops whose results nothing uses.")
     joint_graph_constant_folding: bool = flag(
