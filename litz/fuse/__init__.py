@@ -9,6 +9,9 @@ loops become one kernel of three phases.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 from litz.config import Config
 from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
@@ -18,6 +21,7 @@ from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
 from litz.ir.program import (
     Buffer,
+    Decision,
     Extern,
     Kernel,
     KernelGraph,
@@ -42,18 +46,39 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
         loops, streamed = stream_softmax(loops, _shown(program), target, config)
         decisions += streamed
     groups, grouped = group_loops(loops, inputs, target, config)
-    outside = _needed_outside(program, groups)
+    decisions += grouped
+    body, split = _kernels(groups, _needed_outside(program, groups, inputs), simplifier, config)
+    decisions += split
+    return KernelGraph(
+        program.inputs, program.constants, tuple(body), program.outputs, tuple(decisions)
+    )
+
+
+def _kernels(
+    groups: list[Group], needed: list[set[Buffer]], simplifier: Simplifier, config: Config
+) -> tuple[list[Kernel | Extern], list[Decision]]:
+    """Each group as a kernel, or as the pieces of a reduction and what brings them together."""
     body: list[Kernel | Extern] = []
+    decisions: list[Decision] = []
     for group in groups:
         if group.extern is not None:
             body.append(group.extern)
-        else:
-            needed = outside[group.position] | (group.writes & inputs)
-            kernel = make_kernel(group.members, needed, simplifier, _name(group, len(body)))
-            if kernel.phases:
-                body += split_reduction(kernel) if config.split_reductions else [kernel]
-    made = (*decisions, *grouped)
-    return KernelGraph(program.inputs, program.constants, tuple(body), program.outputs, made)
+            continue
+        name = _name(group, len(body))
+        kernel = make_kernel(group.members, needed[group.position], simplifier, name)
+        if kernel.phases:
+            made = split_reduction(kernel) if config.split_reductions else [kernel]
+            decisions += _split(kernel, made)
+            body += made
+    return body, decisions
+
+
+def _split(kernel: Kernel, made: list[Kernel]) -> Iterator[Decision]:
+    if len(made) == 2:
+        rows, pieces = (math.prod(a.extent.number for a in k.outer) for k in (kernel, made[0]))
+        name = kernel.writes[0].name
+        reason = f"{rows} rows are reduced in {pieces} pieces (split_reductions)"
+        yield Decision("rewritten", name, name, reason)
 
 
 def _shown(program: LoopProgram) -> set[Buffer]:
@@ -61,9 +86,11 @@ def _shown(program: LoopProgram) -> set[Buffer]:
     return {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
 
 
-def _needed_outside(program: LoopProgram, groups: list[Group]) -> list[set[Buffer]]:
-    """For each group, the buffers it writes that another group or the caller reads."""
-    shown = _shown(program)
+def _needed_outside(
+    program: LoopProgram, groups: list[Group], inputs: set[Buffer]
+) -> list[set[Buffer]]:
+    """For each group, the buffers it writes that another group reads or the caller sees."""
+    shown = _shown(program) | inputs
     readers: dict[Buffer, set[int]] = {}
     for group in groups:
         for step in group.steps:

@@ -9,7 +9,8 @@ In: a flat `Kernel`. Out: an equal one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -151,25 +152,26 @@ def order_axes(kernel: Kernel) -> Kernel:
 
     outer i0 < 32, i1 < 16: b0[i0 + i1 * 32] = ...   ->   outer i1 < 16, i0 < 32: ...
     """
-    accesses = list(_accesses(kernel))
-    orders = dict.fromkeys(_falling(index, kernel.outer) for index, _ in accesses)
+    moved = _moved(kernel)
+    orders = dict.fromkeys(_falling(index, kernel.outer) for index in moved)
 
     def forwards(order: Axes) -> int:
-        return sum(moved for index, moved in accesses if _walks(index, order))
+        return sum(count for index, count in moved.items() if _walks(index, order))
 
     return reorder_outer(kernel, max(orders, key=forwards))
 
 
-def _accesses(kernel: Kernel) -> Iterator[tuple[Expr, int]]:
-    """Every index with the bytes it touches. A store moves its lines twice: in, then out."""
+def _moved(kernel: Kernel) -> Counter[Expr]:
+    """The bytes touched at each index. A store moves its lines twice: in, then out."""
+    moved: Counter[Expr] = Counter()
     for store in kernel.stores:
-        for access, buffer, times in (
-            (store.index[0], store.buffer, 2),
-            *((n.index[0], n.buffer, 1) for n in loads(store.value)),
-        ):
+        accesses = [(store.index[0], store.buffer, 2)]
+        accesses += [(n.index[0], n.buffer, 1) for n in loads(store.value)]
+        for index, buffer, times in accesses:
             if buffer not in kernel.scratch:
-                points = math.prod(a.extent.number for a in access.axes)
-                yield access, times * points * buffer.dtype.bytes
+                points = math.prod(a.extent.number for a in index.axes)
+                moved[index] += times * points * buffer.dtype.bytes
+    return moved
 
 
 def _falling(index: Expr, axes: Axes) -> Axes:

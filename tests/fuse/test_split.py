@@ -19,6 +19,12 @@ def test_one_long_row_becomes_pieces_and_their_sum() -> None:
     assert whole.outer == () and pieces.writes == whole.reads
 
 
+def test_the_decision_is_kept() -> None:
+    made = stages(lambda x: x.sum(), torch.randn(LONG)).kernels
+    (decision,) = [d for d in made.decisions if d.action == "rewritten"]
+    assert decision.reason == "1 rows are reduced in 16 pieces (split_reductions)"
+
+
 def test_short_rows_and_many_rows_stay_whole() -> None:
     assert len(stages(lambda x: x.sum(), torch.randn(4096)).kernels.body) == 1
     assert len(stages(lambda x: x.sum(1), torch.randn(64, 4096)).kernels.body) == 1
