@@ -18,20 +18,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from litz.fuse.rows import extent_of, is_sequential, overlap
+from litz.fuse.rows import FEWEST_WINDOWS, extent_of, is_sequential, overlap
 from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
 from litz.ir.index import simplify, to_poly
 from litz.ir.ops import OPS
-from litz.ir.program import Buffer, Decision, Extern, Loop, Store, read
+from litz.ir.program import Buffer, Decision, Extern, Loop, read
 from litz.rewrite import Simplifier
 
-# Bytes that lie together in a piece: four cache lines.
-SHORTEST_RUN = 256
+# Bytes that lie together in a piece: a cache line of a row that one kernel writes from end to end,
+# four of a window that a kernel of its own writes.
+SHORTEST_IN_ROW = 64
+SHORTEST_ALONE = 256
 # What one more kernel costs, in float additions: about a microsecond of vectors.
 A_KERNEL = 1 << 15
 # What a load costs, in float additions: from a cache, and of what an earlier kernel has read.
 A_LOAD = 6
-READ_AGAIN = 20
+A_LOAD_AGAIN = 20
 MOST_PIECES = 8
 
 Body = tuple[Loop | Extern, ...]
@@ -79,7 +81,8 @@ def _pieces(loop: Loop, simplifier: Simplifier, most: int) -> list[Loop]:
     for variable, points in _cuts(loop).items():
         if len(points) < most:
             pieces = _cut(loop, variable, points, simplifier)
-            best = max(best, (_saved(whole, pieces), pieces), key=lambda found: found[0])
+            saved = _saved(whole, pieces, _in_rows(loop, variable))
+            best = max(best, (saved, pieces), key=lambda found: found[0])
     if not best[1]:
         return [loop]
     left = most - len(best[1]) + 1
@@ -95,7 +98,7 @@ def _cuts(loop: Loop) -> dict[Expr, list[int]]:
                 found[variable].add(point)
     cuts = {}
     for variable, points in found.items():
-        shortest = _shortest(loop.stores[0], variable)
+        shortest = _shortest(loop, variable)
         kept = [0]
         for point in sorted(points):
             if min(point - kept[-1], variable.extent.number - point) >= shortest:
@@ -118,11 +121,18 @@ def _changes(node: Expr) -> Iterator[tuple[Expr, int]]:
             yield variable, node.args[1].number - poly.get((), 0) + last
 
 
-def _shortest(store: Store, variable: Expr) -> int:
+def _in_rows(loop: Loop, variable: Expr) -> bool:
+    """Whether the pieces lie side by side in enough rows to share a kernel."""
+    return extent_of(loop.axes[: loop.axes.index(variable)]) >= FEWEST_WINDOWS
+
+
+def _shortest(loop: Loop, variable: Expr) -> int:
     """How long a piece has to be so that it stores whole lines."""
+    store = loop.stores[0]
     steps = zip(store.index, store.buffer.strides, strict=True)
     step = min((s.number for i, s in steps if variable in i.axes), default=1)
-    return max(-(-SHORTEST_RUN // (max(step, 1) * store.buffer.dtype.bytes)), 1)
+    run = SHORTEST_IN_ROW if _in_rows(loop, variable) else SHORTEST_ALONE
+    return max(-(-run // (max(step, 1) * store.buffer.dtype.bytes)), 1)
 
 
 def _cut(loop: Loop, variable: Expr, points: list[int], simplifier: Simplifier) -> list[_Piece]:
@@ -150,15 +160,16 @@ def _counts(node: Expr) -> bool:
     return node.op == "load" or (node.op in OPS and node.dtype.name != "i64")
 
 
-def _saved(whole: _Piece, pieces: list[_Piece]) -> int:
+def _saved(whole: _Piece, pieces: list[_Piece], in_rows: bool) -> int:
     """Additions saved by cutting, less the kernels and what is now read more than once."""
+    again = A_LOAD if in_rows else A_LOAD_AGAIN
     saved = sum((whole.cost - piece.cost) * piece.points for piece in pieces)
     saved -= (len(pieces) - 1) * A_KERNEL
     seen: dict[Buffer, list[tuple[Expr, ...]]] = {}
     for piece in pieces:
         for node in piece.loop.loads:
             if any(overlap(node.index, other) for other in seen.get(node.buffer, ())):
-                saved -= READ_AGAIN * math.prod(a.extent.number for a in node.axes)
+                saved -= again * math.prod(a.extent.number for a in node.axes)
         for node in piece.loop.loads:
             seen.setdefault(node.buffer, []).append(node.index)
     return saved

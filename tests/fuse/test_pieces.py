@@ -9,9 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from litz.fuse import online, pieces, rows, split
 from litz.ir.expr import walk
 from litz.ir.program import Kernel, Phase
 from tests.stages import compiled, stages
+from tests.test_stages import FUNCTIONS as PROGRAMS
+from tests.test_stages import test_every_stage_means_the_same as check_every_stage
 
 A, B = torch.randn(256, 128), torch.randn(256, 300)
 SMALL = torch.randn(4, 8)
@@ -65,8 +68,17 @@ def test_the_decision_is_kept() -> None:
     assert "2 pieces" in decision.reason
 
 
-def _rotated(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-    return torch.cat([-x[:, 150:], x[:, :150]], 1) * s + x
+def _rotated(x: torch.Tensor, s: torch.Tensor, dim: int) -> torch.Tensor:
+    first, second = x.chunk(2, dim)
+    return torch.cat([-second, first], dim) * s + x
+
+
+def test_halves_that_read_each_other_are_cut_inside_a_row_alone() -> None:
+    """In a row, what the other half has read is in the first cache; in other rows it is gone."""
+    inside = stages(lambda x, s: _rotated(x, s, 1), B, B + 1).kernels
+    assert [len(k.phases) for k in inside.kernels] == [2]
+    across = stages(lambda x, s: _rotated(x, s, 0), B, B + 1).kernels
+    assert [len(k.phases) for k in across.kernels] == [1]
 
 
 @pytest.mark.parametrize(
@@ -75,14 +87,36 @@ def _rotated(x: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         (lambda a: torch.cat([a.exp(), a.tanh()]), (SMALL,)),  # less work than a kernel costs
         (lambda a, b: torch.cat([a[:, :3].exp(), b.tanh()], 1), (A, B)),  # a narrow part
         (lambda a, b: torch.cat([a.exp(), b.exp()], 1).softmax(-1), (A, B)),  # it shares rows
-        (_rotated, (B, B + 1)),  # each half would read all of x again
     ],
-    ids=["small", "narrow", "read", "rotated"],
+    ids=["small", "narrow", "read"],
 )
 def test_what_stays_whole(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> None:
     made = stages(function, *inputs).kernels
     assert len(made.kernels) == 1
     assert not any(d.action == "rewritten" for d in made.decisions)
+
+
+# Every rewrite as early as it can come, so that small programs go through it.
+EAGER: dict[Any, dict[str, int]] = {
+    pieces: {
+        "A_KERNEL": -1000,
+        "SHORTEST_IN_ROW": 4,
+        "SHORTEST_ALONE": 4,
+        "A_LOAD_AGAIN": 0,
+        "FEWEST_WINDOWS": 2,
+    },  # fmt: skip
+    online: {"BLOCK": 4},
+    split: {"FEW_ROWS": 1000, "WORTH_SPLITTING": 8, "PIECE": 4},
+    rows: {"FEWEST_WINDOWS": 2},
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rewrites_change_no_meaning(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, numbers in EAGER.items():
+        for constant, number in numbers.items():
+            monkeypatch.setattr(module, constant, number)
+    check_every_stage(name)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
