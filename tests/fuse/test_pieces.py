@@ -104,7 +104,7 @@ EAGER: dict[Any, dict[str, int]] = {
         "SHORTEST_ALONE": 4,
         "A_LOAD_AGAIN": 0,
         "FEWEST_WINDOWS": 2,
-    },  # fmt: skip
+    },
     online: {"BLOCK": 4},
     split: {"FEW_ROWS": 1000, "WORTH_SPLITTING": 8, "PIECE": 4},
     rows: {"FEWEST_WINDOWS": 2},
