@@ -25,15 +25,23 @@ from litz.trace import Trace
 def compile_graph(
     module: torch.fx.GraphModule, kind: str, config: Config
 ) -> tuple[CompiledGraph, Report]:
-    """Capture, optimise, lower, fuse, plan, schedule, emit, build, link."""
+    """Compile one graph, with a trace of its own."""
     trace = Trace(config.debug, verify=config.verify)
+    with trace.watched(f"{kind} graph", progress=not config.disable_progress):
+        return _compiled(module, kind, config, trace)
+
+
+def _compiled(
+    module: torch.fx.GraphModule, kind: str, config: Config, trace: Trace
+) -> tuple[CompiledGraph, Report]:
+    """Capture, optimise, lower, fuse, plan, schedule, emit, build, link."""
     target = host(config.cpp.threads, config.cpp.simdlen)
     captured = trace(capture, module, kind)
     graph = trace(optimize, captured, target, config, trace)
     program = trace(lower, graph, target, config)
     kernels = trace(fuse, program, target, config)
     planned = trace(plan, kernels, config)
-    scheduled = [trace(schedule, k, target, config) for k in planned.graph.kernels]
+    scheduled = trace.each(schedule, planned.graph.kernels, target, config)
     source = trace(emit, planned, scheduled, target)
     binary = trace(build, source, target, config, trace)
     compiled = trace(link, planned, source, binary, graph.constants, config)

@@ -70,9 +70,9 @@ class Report:
         ]
         lines += [_kernel_line(k, s) for k, s in zip(self.kernels, self.scheduled, strict=True)]
         lines += [f"  ATen  {count} x {op}" for op, count in self.aten_ops.most_common()]
-        refused = [d for d in self.decisions if d.action == "refused"]
-        reasons = Counter(d.reason for d in refused)
-        lines += [f"  not fused  {n} x {reason}" for reason, n in reasons.most_common()]
+        for title, action in (("rewritten", "rewritten"), ("not fused", "refused")):
+            reasons = Counter(d.reason for d in self.decisions if d.action == action)
+            lines += [f"  {title}  {n} x {reason}" for reason, n in reasons.most_common()]
         return "\n".join(lines)
 
 
@@ -80,6 +80,7 @@ def _kernel_line(kernel: Kernel, scheduled: ScheduledKernel) -> str:
     choice = scheduled.choice
     axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
     how = f"{choice.lanes} lanes" + (" of the outer axis" if choice.vector is not None else "")
+    how += ", transposed in registers" if choice.across is not None else ""
     served = list(dict.fromkeys(o.line for o in kernel.origins if o.line))
     where = f"  for {', '.join(served[:3])}" + (" ..." if len(served) > 3 else "") if served else ""
     sides = f"reads {len(read(kernel))}, writes {len(written(kernel))}"

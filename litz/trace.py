@@ -18,9 +18,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ParamSpec, TextIO, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from litz.errors import LitzError, StageFailed, VerifyError
 from litz.ir.expr import Expr
@@ -28,9 +28,11 @@ from litz.ir.program import Buffer, Decision, Kernel, KernelGraph, LoopProgram, 
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.text import graph_text, kernel_text, program_text, scheduled_text
 from litz.ir.verify import verify
+from litz.progress import Progress
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 STAGES, KERNELS, DECISIONS, SOURCE, IR, ASSEMBLY = range(1, 7)
@@ -61,6 +63,7 @@ class Trace:
         self.calls: dict[str, int] = {}
         self._stream = stream
         self._open: list[str] = []
+        self._counted = ""  # how far `each` is
 
     def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a stage. What it raises that is not ours becomes an `InternalError` naming it."""
@@ -78,6 +81,29 @@ class Trace:
                 self._print(title, text(), [*self._open, name])
         self._check(name, result)
         return result
+
+    def each(
+        self,
+        function: Callable[Concatenate[T, P], R],
+        items: Sequence[T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> list[R]:
+        """Run a stage for each of some items."""
+        results = []
+        for number, item in enumerate(items, 1):
+            self._counted = f", {number} of {len(items)}"
+            results.append(self(function, item, *args, **kwargs))
+        self._counted = ""
+        return results
+
+    def watched(self, what: str, progress: bool = True) -> AbstractContextManager[object]:
+        """A context in which a compile that takes long says where it is."""
+        return Progress(what, self.where, self._stream) if progress else nullcontext()
+
+    def where(self) -> str:
+        """The open stage and its part, and how far it is."""
+        return ".".join(self._open) + self._counted
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:

@@ -42,7 +42,8 @@ LAW: dict[str, set[str]] = {
     "config": {"errors"},
     "target": {"errors", "config"},
     "rewrite": {"ir", "errors"},
-    "trace": {"ir", "errors"},
+    "trace": {"ir", "errors", "progress"},
+    "progress": set(),
     "requirements": {"errors"},
     "optable": set(),  # data, read without torch
 }

@@ -99,6 +99,9 @@ class Config:
         high=6,
     )
     verify: bool = flag(True, "trace", "Check the laws of the IR after each stage.", code=False)
+    disable_progress: bool = flag(
+        False, "trace", "Say nothing on stderr while a compile takes seconds.", code=False
+    )
 
     use_dce: bool = flag(True, "passes", "Remove ops whose results nothing uses.")
     joint_graph_constant_folding: bool = flag(
@@ -127,6 +130,11 @@ class Config:
     split_reductions: bool = flag(
         True, "fuse", "Reduce few long rows in pieces, so that threads can share them."
     )
+    online_softmax: bool = flag(
+        True,
+        "fuse",
+        "Take the maximum and the sum of exponentials of a row that does not fit in one pass.",
+    )
     unroll_reductions_threshold: int = flag(
         8, "lower", "Write a reduction over at most this many elements as plain ops.", low=1
     )
@@ -136,6 +144,15 @@ class Config:
     )
     max_fusion_unique_io_buffers: int | None = flag(
         None, "fuse", "Buffers that one kernel may read or write at most; None is no limit.", low=1
+    )
+    score_fusion_memory_threshold: int = flag(
+        1, "fuse", "Bytes that need not be moved again if two loops are to share a kernel.", low=0
+    )
+    aggressive_fusion: bool = flag(
+        False, "fuse", "Let loops of equal rows share a kernel also if that saves a launch alone."
+    )
+    loop_ordering_after_fusion: bool = flag(
+        True, "fuse", "Reorder a loop so that it reads what it shares where its kernel does."
     )
     assert_indirect_indexing: bool = flag(
         True, "lower", "An index out of range raises eager's error; off, it is clamped."

@@ -1,17 +1,23 @@
 """Stage 4: loops become kernels, and every pair that did not fuse has its reason.
 
 In: `LoopProgram`. Out: `KernelGraph`. First pointwise producers are written into their readers
-(`inline`), then what is left is grouped by rows (`group`, `rows`), then each group is written as
-phases (`kernels`); long reductions of few rows are split (`split`). Example: softmax's five loops
-become one kernel of three phases.
+(`inline`); what tests where it lies is written out (`pieces`); long rows of a softmax are taken in
+one pass (`online`). Then what is left is grouped by rows (`group`, `rows`), and each group written
+as phases (`kernels`); long reductions of few rows are split (`split`). Example: softmax's five
+loops become one kernel of three phases.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterator
 
 from litz.config import Config
 from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
 from litz.fuse.kernels import make_kernel
+from litz.fuse.online import stream_softmax
+from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
 from litz.ir.program import (
     Buffer,
@@ -34,23 +40,38 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     inlined = inline_producers(program, config)
-    groups, decisions = group_loops(inlined.body, inputs, program.static, target, config)
-    outside = _needed_outside(program, groups)
     simplifier = Simplifier(config.emulate_precision_casts)
+    loops, cut = split_pieces(inlined.body, simplifier)
+    decisions = [*inlined.decisions, *cut]
+    if config.online_softmax:
+        loops, streamed = stream_softmax(loops, _shown(program), target, config)
+        decisions += streamed
+    groups, grouped = group_loops(loops, inputs, program.static, target, config)
+    decisions += grouped
+    body, split = _kernels(groups, _needed_outside(program, groups, inputs), simplifier, config)
+    decisions += split
+    ordered = _prepared_first(body, program.static, _shown(program) | inputs)
+    given = (program.inputs, program.constants, ordered, program.outputs)
+    return KernelGraph(*given, decisions=tuple(decisions), static=program.static)
+
+
+def _kernels(
+    groups: list[Group], needed: list[set[Buffer]], simplifier: Simplifier, config: Config
+) -> tuple[list[Kernel | Extern], list[Decision]]:
+    """Each group as a kernel, or as the pieces of a reduction and what brings them together."""
     body: list[Kernel | Extern] = []
+    decisions: list[Decision] = []
     for group in groups:
         if group.extern is not None:
             body.append(group.extern)
-        else:
-            needed = outside[group.position] | (group.writes & inputs)
-            kernel = make_kernel(group.loops, needed, simplifier, _name(group, len(body)))
-            if kernel.phases:
-                body += split_reduction(kernel) if config.split_reductions else [kernel]
-    made: tuple[Decision, ...] = (*inlined.decisions, *decisions)
-    shown = {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
-    ordered = _prepared_first(body, program.static, shown | inputs)
-    given = (program.inputs, program.constants, ordered, program.outputs)
-    return KernelGraph(*given, decisions=made, static=program.static)
+            continue
+        name = _name(group, len(body))
+        kernel = make_kernel(group.members, needed[group.position], simplifier, name)
+        if kernel.phases:
+            made = split_reduction(kernel) if config.split_reductions else [kernel]
+            decisions += _split(kernel, made)
+            body += made
+    return body, decisions
 
 
 def _prepared_first(
@@ -68,9 +89,24 @@ def _prepared_first(
     return (*first, *(step for step in body if id(step) not in front))
 
 
-def _needed_outside(program: LoopProgram, groups: list[Group]) -> list[set[Buffer]]:
-    """For each group, the buffers it writes that another group or the caller reads."""
-    shown = {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
+def _split(kernel: Kernel, made: list[Kernel]) -> Iterator[Decision]:
+    if len(made) == 2:
+        rows, pieces = (math.prod(a.extent.number for a in k.outer) for k in (kernel, made[0]))
+        name = kernel.writes[0].name
+        reason = f"{rows} rows are reduced in {pieces} pieces (split_reductions)"
+        yield Decision("rewritten", name, name, reason)
+
+
+def _shown(program: LoopProgram) -> set[Buffer]:
+    """The buffers that the caller sees."""
+    return {o.value.buffer for o in program.outputs if isinstance(o.value, ViewArg)}
+
+
+def _needed_outside(
+    program: LoopProgram, groups: list[Group], inputs: set[Buffer]
+) -> list[set[Buffer]]:
+    """For each group, the buffers it writes that another group reads or the caller sees."""
+    shown = _shown(program) | inputs
     readers: dict[Buffer, set[int]] = {}
     for group in groups:
         for step in group.steps:

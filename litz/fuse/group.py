@@ -14,7 +14,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from litz.config import Config
-from litz.fuse.rows import Member, Misfit, align, common_outer, extent_of, is_sequential
+from litz.fuse.rows import (
+    Member,
+    Misfit,
+    align,
+    anchored,
+    common_outer,
+    extent_of,
+    is_sequential,
+    overlap,
+)
 from litz.fuse.split import few_rows
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
@@ -74,15 +83,17 @@ class _Grouper:
         earliest = self._earliest(loop)
         name = loop.stores[0].buffer.name
         for saved, group in self._candidates(loop, earliest):
-            joined = self._joined(group, loop)
+            beside = bool(group.writes.intersection(written(loop)))
+            joined = (None if beside else self._too_little(saved)) or self._joined(group, loop)
             if isinstance(joined, Misfit):
                 self._decide("refused", group, name, joined.reason)
                 continue
-            self._decide("fused", group, name, f"saves {saved} bytes")
+            worth = "stores into the same rows" if beside else "saves a launch (aggressive_fusion)"
+            self._decide("fused", group, name, f"saves {saved} bytes" if saved else worth)
             group.members = joined
             self._place(loop, group)
             return
-        self._place(loop, Group(len(self.groups)))
+        self._place(loop, Group(len(self.groups), members=[anchored(loop)]))
 
     def _decide(self, action: str, group: Group, name: str, reason: str) -> None:
         made = ", ".join(sorted(b.name for b in group.writes))
@@ -126,8 +137,22 @@ class _Grouper:
             for position in set(near):
                 if position >= earliest and self.groups[position].extern is None:
                     saved[position] += buffer_bytes(buffer)
+        for buffer in written(loop):
+            position = self.written_in.get(buffer, -1)
+            if position >= earliest and self.groups[position].extern is None:
+                saved.setdefault(position, 0)
+        if self.config.aggressive_fusion:
+            for group in self.groups[max(earliest, len(self.groups) - MOST_CANDIDATES) :]:
+                if group.extern is None:
+                    saved.setdefault(group.position, 0)
         order = sorted(saved, key=lambda p: (-saved[p], -p))[:MOST_CANDIDATES]
         return [(saved[p], self.groups[p]) for p in order]
+
+    def _too_little(self, saved: int) -> Misfit | None:
+        least = self.config.score_fusion_memory_threshold
+        if self.config.aggressive_fusion or saved >= least:
+            return None
+        return Misfit(f"saving {saved} bytes is below score_fusion_memory_threshold={least}")
 
     def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
         if self._is_static(loop) != group.writes.issubset(self.static):
@@ -137,7 +162,7 @@ class _Grouper:
             return limit
         if is_sequential(loop) and any(map(loop_product, (*group.loops, loop))):
             return Misfit("a matrix product shares its kernel with no other reduction")
-        members = align([*group.loops, loop])
+        members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
         if isinstance(members, Misfit):
             return members
         outer = common_outer(members)
@@ -153,8 +178,8 @@ class _Grouper:
             updated = one & other & self.inputs
             if updated:
                 return Misfit(f"{min(b.name for b in updated)} is updated in place")
-        if group.writes & set(written(loop)):
-            return Misfit("both write parts of one buffer")
+        if any(not _beside(loop, other) for other in group.loops):
+            return Misfit("both write one buffer, and the order counts")
         most = self.config.max_fusion_unique_io_buffers
         used = group.reads | group.writes | set(read(loop)) | set(written(loop))
         if most is not None and len(used) > most:
@@ -190,6 +215,14 @@ def _depend(members: list[Member]) -> bool:
     """Whether one of them reads another's result."""
     made = {m.loop.stores[0].buffer for m in members}
     return any(n.buffer in made for m in members for n in m.loop.loads)
+
+
+def _beside(loop: Loop, other: Loop) -> bool:
+    """Whether no element is written by both."""
+    one, two = loop.stores[0], other.stores[0]
+    if one.buffer != two.buffer:
+        return True
+    return not (one.scatters or two.scatters or overlap(one.index, two.index))
 
 
 def buffer_bytes(buffer: Buffer) -> int:

@@ -228,8 +228,8 @@ class _Inliner:
             for buffer in used:
                 origins.update(dict.fromkeys(finals[buffer][1]))
             memo: dict[Expr, Expr] = {}
-            value = _with_producers(store.value, finals, memo)
-            index = tuple(_with_producers(i, finals, memo) for i in store.index)
+            value = with_producers(store.value, finals, memo)
+            index = tuple(with_producers(i, finals, memo) for i in store.index)
             final = replace(store, index=index, value=value)
             # The producers' lines come first; a kernel names at most the last few dozen.
             ordered = tuple(reversed(list(origins)))[-64:]
@@ -240,15 +240,17 @@ class _Inliner:
         return result
 
 
-def _with_producers(
+def with_producers(
     root: Expr,
     finals: dict[Buffer, tuple[Store, tuple[Origin, ...]]],
     memo: dict[Expr, Expr],
 ) -> Expr:
+    """An expression in which loads of `finals` are the values stored there."""
+
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         node = rebuild(node, args)
         if node.op == "load" and node.buffer in finals:
-            return _value_at(finals[node.buffer][0], node)
+            return value_at(finals[node.buffer][0], node)
         return node
 
     if root in memo:
@@ -256,7 +258,7 @@ def _with_producers(
     return transform(root, change, memo)
 
 
-def _value_at(store: Store, node: Expr) -> Expr:
+def value_at(store: Store, node: Expr) -> Expr:
     """The stored value at the index a load asks for; a guard holds for every load inside it."""
     places = {
         variable: index

@@ -1,16 +1,17 @@
 """Kernels: a group of loops written as phases over shared rows.
 
-In: a `Group` and the buffers that others still need. Out: a `Kernel`. Loops that may run side by
-side share a phase; a loop that needs a finished reduction comes in a later one. What passes between
-phases and nowhere else becomes scratch; what passes inside a phase stays in registers. Example:
-softmax is three phases over a row: its maximum, the exponentials with their sum, the quotients.
+In: the members of a group, and the buffers that others still need. Out: a `Kernel`. Loops that may
+run side by side share a phase; a loop that needs a finished reduction comes in a later one. What
+passes between phases and nowhere else becomes scratch; what passes inside a phase stays in
+registers. Example: softmax is three phases over a row: its maximum, the exponentials with their
+sum, the quotients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litz.fuse.rows import Member, Misfit, align, common_outer, is_sequential, places_of
+from litz.fuse.rows import Member, Misfit, common_outer, is_sequential, places_of
 from litz.ir.expr import (
     Expr,
     apply,
@@ -23,7 +24,7 @@ from litz.ir.expr import (
     transform,
 )
 from litz.ir.index import row_major, simplify, simplify_indices
-from litz.ir.program import Buffer, Kernel, Loop, Origin, Phase, Store, loads
+from litz.ir.program import Buffer, Kernel, Origin, Phase, Store, loads
 from litz.rewrite import Simplifier
 
 
@@ -38,11 +39,9 @@ class _Piece:
 
 
 def make_kernel(
-    loops: list[Loop], needed: set[Buffer], simplifier: Simplifier, name: str
+    members: list[Member], needed: set[Buffer], simplifier: Simplifier, name: str
 ) -> Kernel:
     """Phases, scratch and forwarding for one group."""
-    members = align(loops)
-    assert not isinstance(members, Misfit), members.reason
     outer = common_outer(members)
     assert not isinstance(outer, Misfit), outer.reason
     pieces = [_piece(m, outer) for m in members]
@@ -51,8 +50,8 @@ def make_kernel(
     phases, scratch = _make_local(phases, outer, needed)
     phases = _simplified(phases, simplifier)
     origins: dict[Origin, None] = {}
-    for loop in loops:
-        origins.update(dict.fromkeys(loop.origins))
+    for member in members:
+        origins.update(dict.fromkeys(member.loop.origins))
     return Kernel(name, outer, tuple(phases), scratch, tuple(origins))
 
 
@@ -83,14 +82,18 @@ def _assign_levels(pieces: list[_Piece]) -> None:
 
 
 def _phases(pieces: list[_Piece]) -> list[Phase]:
-    """Pieces of one level over the same inner axes run in one loop nest."""
-    shared: dict[tuple[int, tuple[Expr, ...]], list[_Piece]] = {}
+    """Pieces of one level over the same inner axes run in one loop nest; but windows on one buffer
+    run one after the other, so that a row is written from its first line to its last."""
+    shared: dict[tuple[int, int, tuple[Expr, ...]], list[_Piece]] = {}
+    windows: dict[Buffer, int] = {}
     for piece in pieces:
-        shared.setdefault((piece.level, piece.inner), []).append(piece)
-    ordered = sorted(shared.items(), key=lambda item: item[0][0])
+        window = windows.get(piece.store.buffer, 0)
+        windows[piece.store.buffer] = window + 1
+        shared.setdefault((piece.level, window, piece.inner), []).append(piece)
+    ordered = sorted(shared.items(), key=lambda item: item[0][:2])
     return [
         Phase(inner, any(p.reduces for p in group), _forwarded([p.store for p in group]))
-        for (_, inner), group in ordered
+        for (_, _, inner), group in ordered
     ]
 
 

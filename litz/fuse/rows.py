@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, integer, substitute, walk
-from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify, to_poly
+from litz.ir.index import ZERO, bounds, floordiv, modulo, ravel, simplify, to_poly
 from litz.ir.program import Buffer, Loop
+
+# With fewer rows than this, windows of a row gain nothing from being written row by row.
+FEWEST_WINDOWS = 16
 
 
 @dataclass(frozen=True)
@@ -33,20 +37,26 @@ class Member:
     outer: tuple[Expr, ...]
     inner: tuple[Expr, ...]
 
-    @property
+    @cached_property
     def row(self) -> Expr:
         return ravel(self.outer, tuple(a.extent for a in self.outer))
 
 
-def align(loops: list[Loop]) -> list[Member] | Misfit:
-    """Divide the axes of every loop so that all share their rows."""
+def align(loops: list[Loop], reorder: bool = True) -> list[Member] | Misfit:
+    """Divide the axes of every loop so that all share their rows; loops between which no data
+    passes may be reordered to read what they share at the same time."""
     rows = _row_count(loops)
     if isinstance(rows, Misfit):
         return rows
     links = _Links(loops)
     members: dict[int, Member] = {}
+    shared: dict[Buffer, tuple[Member, Expr]] = {}
     anchor = next((k for k, loop in enumerate(loops) if is_sequential(loop)), 0)
-    members[anchor] = _anchored(loops[anchor])
+    first = _leading(loops[anchor], rows)
+    if isinstance(first, Misfit):
+        return first
+    members[anchor] = first
+    _note_reads(members[anchor], shared)
     near = list(links.neighbours[anchor])
     unplaced = dict.fromkeys(range(len(loops)))
     while len(members) < len(loops):
@@ -56,11 +66,13 @@ def align(loops: list[Loop]) -> list[Member] | Misfit:
         else:
             while (k := next(iter(unplaced))) in members:
                 del unplaced[k]
-            found = _leading(loops[k], rows)
+            together = _beside(loops[k], shared) if reorder else None
+            found = together or _leading(loops[k], rows)
         if isinstance(found, Misfit):
             return found
         if found is not None:
             members[k] = found
+            _note_reads(found, shared)
             near += links.neighbours[k]
     ordered = [members[k] for k in range(len(loops))]
     return _checked(ordered, rows, links.makers)
@@ -71,7 +83,8 @@ def is_sequential(loop: Loop) -> bool:
     return bool(loop.reduced or loop.ordered)
 
 
-def _anchored(loop: Loop) -> Member:
+def anchored(loop: Loop) -> Member:
+    """A loop by itself: all that need not run in order is a row."""
     if not is_sequential(loop):
         return Member(loop, loop.axes, ())
     outer = tuple(a for a in loop.axes if a not in loop.ordered)
@@ -86,15 +99,43 @@ def extent_of(axes: tuple[Expr, ...]) -> int:
 
 
 def _row_count(loops: list[Loop]) -> int | Misfit:
-    counts = {extent_of(_anchored(loop).outer) for loop in loops if is_sequential(loop)}
+    counts = {extent_of(anchored(loop).outer) for loop in loops if is_sequential(loop)}
     if len(counts) > 1:
         return Misfit(f"reductions with {' and '.join(map(str, sorted(counts)))} rows")
     if counts:
         return counts.pop()
+    if len(loops) > 1 and len({loop.stores[0].buffer for loop in loops}) == 1:
+        return _rows_of_windows(loops)
     sizes = {extent_of(loop.axes) for loop in loops}
-    if len(sizes) > 1:
-        return Misfit(f"loops over {' and '.join(map(str, sorted(sizes)))} points")
-    return sizes.pop()
+    if len(sizes) == 1:
+        return sizes.pop()
+    return Misfit(f"loops over {' and '.join(map(str, sorted(sizes)))} points")
+
+
+def _rows_of_windows(loops: list[Loop]) -> int | Misfit:
+    """Windows on one buffer share the axes before the one along which they lie side by side."""
+    rows = 1
+    for index in zip(*(loop.stores[0].index for loop in loops), strict=True):
+        if len(set(index)) > 1:
+            break
+        rows *= extent_of(index[:1]) if index[0].op == "axis" else 1
+    if rows < FEWEST_WINDOWS:
+        return Misfit(f"windows of {rows} rows are long enough to be stored one after the other")
+    return rows
+
+
+def overlap(one: tuple[Expr, ...], other: tuple[Expr, ...]) -> bool:
+    """Whether two indices of a buffer may mean the same element."""
+    spans = [(_span(i), _span(k)) for i, k in zip(one, other, strict=True)]
+    return not any(a and b and (a[1] < b[0] or b[1] < a[0]) for a, b in spans)
+
+
+def _span(index: Expr) -> tuple[int, int] | None:
+    found = bounds(to_poly(index))
+    if found is None or any(set(poly) - {()} for poly in found):
+        return None
+    low, high = found
+    return low.get((), 0), high.get((), 0)
 
 
 # -- following reads from loop to loop -------------------------------------------------------
@@ -149,7 +190,7 @@ def _as_reader(loop: Loop, node: Expr, maker: Member) -> Member | Misfit:
 
 def _divided(loop: Loop, outer: tuple[Expr, ...]) -> Member | Misfit:
     inner = tuple(a for a in (*loop.axes, *loop.reduced) if a not in outer)
-    if is_sequential(loop) and set(inner) != set(_anchored(loop).inner):
+    if is_sequential(loop) and set(inner) != set(anchored(loop).inner):
         return Misfit("its reduction does not run along the row")
     return Member(loop, outer, inner)
 
@@ -175,7 +216,7 @@ def _as_producer(loop: Loop, node: Expr, reader: Member) -> Member | Misfit:
 def _leading(loop: Loop, rows: int) -> Member | Misfit:
     """No data passes between them: rows are the leading axes."""
     if is_sequential(loop):
-        return _anchored(loop)
+        return anchored(loop)
     total = 1
     for count, variable in enumerate(loop.axes):
         if total == rows:
@@ -184,6 +225,48 @@ def _leading(loop: Loop, rows: int) -> Member | Misfit:
     if total == rows:
         return Member(loop, loop.axes, ())
     return Misfit(f"its leading axes do not make {rows} rows")
+
+
+def _beside(loop: Loop, shared: dict[Buffer, tuple[Member, Expr]]) -> Member | None:
+    """Rows in which the loop reads a buffer where another member reads it.
+
+        a[i0] = sum over r1 of x[i0, r1]  beside  b[i0, i1] = x[i1, i0] + 1   ->   rows i0 and i1
+
+    What it stores has to lie in memory the way it is read, or the other order was the better one.
+    """
+    for node in loop.loads:
+        if node.buffer not in shared or not _same_direction(loop, node):
+            continue
+        member, other = shared[node.buffer]
+        places = dict(zip(other.index, node.index, strict=True))
+        outer = tuple(places[a] for a in member.outer if a in places)
+        fits = [a.extent for a in outer if a.op == "axis"] == [a.extent for a in member.outer]
+        if not fits or len(set(outer)) < len(outer):
+            continue
+        divided = _divided(loop, outer)
+        if isinstance(divided, Member):
+            return divided
+    return None
+
+
+def _note_reads(member: Member, shared: dict[Buffer, tuple[Member, Expr]]) -> None:
+    for node in member.loop.loads:
+        if _same_direction(member.loop, node):
+            shared.setdefault(node.buffer, (member, node))
+
+
+def _same_direction(loop: Loop, node: Expr) -> bool:
+    """Whether neighbours of what is read are neighbours of what is stored, or summed up."""
+    store = loop.stores[0]
+    return is_sequential(loop) or _fastest(store.buffer, store.index) is _fastest(
+        node.buffer, node.index
+    )
+
+
+def _fastest(buffer: Buffer, index: tuple[Expr, ...]) -> Expr | None:
+    steps = zip(buffer.strides, index, strict=True)
+    moving = [(step.number, i) for step, i in steps if step.is_const and i.axes]
+    return min(moving, key=lambda pair: pair[0])[1] if moving else None
 
 
 def _mixed_radix(row: Expr, rows: int) -> tuple[Expr, ...] | None:

@@ -59,8 +59,11 @@ def split_reduction(kernel: Kernel) -> list[Kernel]:
     tasks = rows if _along_rows(phase) else -(-rows // COLUMNS_A_ROW)
     if not few_rows(tasks, rows * points // max(tasks, 1)):
         return [kernel]
-    cut = _cut(phase.inner, min(MOST_PIECES, rows * points // (tasks * PIECE)))
-    return [kernel] if not cut.outer else _in_two(kernel, phase, cut)
+    cut = cut_axes(phase.inner, min(MOST_PIECES, rows * points // (tasks * PIECE)))
+    # The last piece may be cut short: sums leave out what is not there, stores cannot.
+    if not cut.outer or (cut.guard is not None and phase.inside):
+        return [kernel]
+    return _in_two(kernel, phase, cut)
 
 
 def _can_split(phase: Phase) -> bool:
@@ -90,7 +93,7 @@ def _extent(axes: tuple[Expr, ...]) -> int:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """`outer` counts pieces, `inner` runs inside one; `places` writes the old axes with both, which
     lie inside the loop where `guard` holds."""
 
@@ -100,49 +103,55 @@ class _Cut:
     guard: Expr | None
 
 
-def _cut(inner: tuple[Expr, ...], pieces: int) -> _Cut:
+def _evenly(n: int, pieces: int) -> int:
+    """As many pieces, or some more that divide `n`: then no point has to be tested."""
+    return next((p for p in range(pieces, 2 * pieces) if n % p == 0), pieces)
+
+
+def cut_axes(inner: tuple[Expr, ...], pieces: int) -> Cut:
     """Whole leading axes count pieces until the last of them is cut."""
     outer: list[Expr] = []
     places: dict[Expr, Expr] = {}
     for k, variable in enumerate(inner):
         n = variable.extent.number
         if pieces < 2:
-            return _Cut(tuple(outer), inner[k:], places, None)
+            return Cut(tuple(outer), inner[k:], places, None)
         if n <= pieces:
             places[variable] = axis(f"p{k}", n)
             outer.append(places[variable])
             pieces //= n
             continue
-        length = -(-n // pieces)
+        length = -(-n // _evenly(n, pieces))
         high, low = axis(f"p{k}", -(-n // length)), axis(f"{variable.attr}l", length)
         places[variable] = apply("add", apply("mul", high, integer(length)), low)
         guard = apply("lt", places[variable], integer(n)) if n % length else None
-        return _Cut((*outer, high), (low, *inner[k + 1 :]), places, guard)
-    return _Cut((), inner, {}, None)  # nothing would be left to run inside a piece
+        return Cut((*outer, high), (low, *inner[k + 1 :]), places, guard)
+    return Cut((), inner, {}, None)  # nothing would be left to run inside a piece
 
 
-def _in_two(kernel: Kernel, phase: Phase, cut: _Cut) -> list[Kernel]:
+def _in_two(kernel: Kernel, phase: Phase, cut: Cut) -> list[Kernel]:
     sums = list(dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce"))
     rows = (*cut.outer, *kernel.outer)
     name = phase.completing[0].buffer.name
-    parts = {n: _parts(f"{name}_part{k}", n, rows) for k, n in enumerate(sums)}
+    parts = {n: parts_of(f"{name}_part{k}", n, rows) for k, n in enumerate(sums)}
     first = [_moved(s, cut) for s in phase.inside]
-    first += [Store(parts[n], rows, _piece(n, cut)) for n in sums]
+    first += [Store(parts[n], rows, piece_of(n, cut)) for n in sums]
     pieces = Phase(cut.inner, True, tuple(first))
     whole = {n: reduce(n.attr[0], cut.outer, load(parts[n], rows)) for n in sums}
-    last = tuple(replace(s, value=_put(s.value, whole)) for s in phase.completing)
+    last = tuple(replace(s, value=put(s.value, whole)) for s in phase.completing)
     return [
         Kernel(f"{kernel.name}_pieces", rows, (pieces,), (), kernel.origins),
         Kernel(kernel.name, kernel.outer, (Phase(cut.outer, True, last),), (), kernel.origins),
     ]
 
 
-def _parts(name: str, node: Expr, rows: tuple[Expr, ...]) -> Buffer:
+def parts_of(name: str, node: Expr, rows: tuple[Expr, ...]) -> Buffer:
+    """Storage for what a reduction gives on each piece."""
     shape = tuple(a.extent for a in rows)
     return Buffer(name, node.dtype, shape, row_major(shape))
 
 
-def _piece(node: Expr, cut: _Cut) -> Expr:
+def piece_of(node: Expr, cut: Cut) -> Expr:
     """The same reduction over one piece."""
     value = simplify_indices(substitute(node.args[0], cut.places))
     if cut.guard is not None:
@@ -152,12 +161,14 @@ def _piece(node: Expr, cut: _Cut) -> Expr:
     return reduce(node.attr[0], cut.inner, value)
 
 
-def _moved(store: Store, cut: _Cut) -> Store:
+def _moved(store: Store, cut: Cut) -> Store:
     index = tuple(simplify_indices(substitute(i, cut.places)) for i in store.index)
     return replace(store, index=index, value=simplify_indices(substitute(store.value, cut.places)))
 
 
-def _put(root: Expr, values: dict[Expr, Expr]) -> Expr:
+def put(root: Expr, values: dict[Expr, Expr]) -> Expr:
+    """The value with some of its nodes replaced, whatever is below them."""
+
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         return values.get(node) or rebuild(node, args)
 

@@ -220,7 +220,7 @@ class Kernel:
 class Decision:
     """What fusion did or refused, and why: kept as a value, read by explain, logs and reports."""
 
-    action: str  # "fused", "inlined" or "refused"
+    action: str  # "fused", "inlined", "rewritten" or "refused"
     producer: str
     consumer: str
     reason: str

@@ -8,6 +8,7 @@ writes takes that buffer's place outright.
 from __future__ import annotations
 
 from litz.config import Config
+from litz.ir.expr import Expr
 from litz.ir.index import flat_index
 from litz.ir.program import (
     Buffer,
@@ -16,6 +17,7 @@ from litz.ir.program import (
     KernelGraph,
     Plan,
     Slot,
+    exprs_of,
     loads,
     read,
     written,
@@ -79,10 +81,11 @@ def assign_slots(graph: KernelGraph, config: Config) -> Plan:
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
         dying = [b for b in dying if b in placed]
         taken: set[Buffer] = set()
+        read_at = _read_at(step) if config.inplace_buffers else {}
         for b in written(step):
             if b not in placed or b.name in slots:
                 continue
-            heir = _replaced(step, b, dying, taken) if config.inplace_buffers else None
+            heir = _replaced(step, b, [old for old in dying if old not in taken], read_at)
             if heir is not None and heir.name in slots:
                 taken.add(heir)
                 slots[b.name] = slots[heir.name]
@@ -96,20 +99,26 @@ def assign_slots(graph: KernelGraph, config: Config) -> Plan:
     return Plan(graph, slots, arena.size, total)
 
 
+def _read_at(step: Kernel | Extern) -> dict[Buffer, set[Expr]]:
+    """Where a kernel that does everything at once reads its operands; nothing of any other step."""
+    if not isinstance(step, Kernel) or len(step.phases) != 1 or step.phases[0].is_reduction:
+        return {}
+    found: dict[Buffer, set[Expr]] = {}
+    for node in loads(*exprs_of(step)):
+        found.setdefault(node.buffer, set()).add(flat_index(node.buffer, node.index))
+    return found
+
+
 def _replaced(
-    step: Kernel | Extern, made: Buffer, dying: list[Buffer], taken: set[Buffer]
+    step: Kernel | Extern, made: Buffer, dying: list[Buffer], read_at: dict[Buffer, set[Expr]]
 ) -> Buffer | None:
     """A dying operand whose every element is read only where `made` is then written."""
-    if not isinstance(step, Kernel) or len(step.phases) != 1 or step.phases[0].is_reduction:
+    if not isinstance(step, Kernel):
         return None
-    stores = step.phases[0].stores
-    place = next(flat_index(s.buffer, s.index) for s in stores if s.buffer == made)
+    place = next(flat_index(s.buffer, s.index) for s in step.stores if s.buffer == made)
     for old in dying:
-        if old in taken or old == made or old.dtype.bytes != made.dtype.bytes:
+        if old == made or old.dtype.bytes != made.dtype.bytes:
             continue
-        if byte_size(old) != byte_size(made):
-            continue
-        nodes = [n for s in stores for n in loads(s.value, *s.index) if n.buffer == old]
-        if nodes and all(flat_index(old, n.index) is place for n in nodes):
+        if byte_size(old) == byte_size(made) and read_at.get(old) == {place}:
             return old
     return None

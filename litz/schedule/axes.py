@@ -8,13 +8,15 @@ In: a flat `Kernel`. Out: an equal one.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, rebuild, reduce, transform, walk
 from litz.ir.index import coefficient, floordiv, modulo, ravel, simplify
-from litz.ir.program import Kernel, Phase, exprs_of
+from litz.ir.program import Kernel, Phase, exprs_of, loads
 
 Axes = tuple[Expr, ...]
 
@@ -152,13 +154,41 @@ def canonical_axes(kernel: Kernel) -> Kernel:
 
 
 def order_axes(kernel: Kernel) -> Kernel:
-    """Outer axes by the stride of the first store, largest first: neighbours in memory may merge.
+    """Outer axes in the order that walks through most bytes forwards, so that neighbours merge.
 
     outer i0 < 32, i1 < 16: b0[i0 + i1 * 32] = ...   ->   outer i1 < 16, i0 < 32: ...
     """
-    index = kernel.phases[0].stores[0].index[0]
-    ordered = sorted(kernel.outer, key=lambda a: -stride_along(index, a))
-    return reorder_outer(kernel, tuple(ordered))
+    moved = _moved(kernel)
+    orders = dict.fromkeys(_falling(index, kernel.outer) for index in moved)
+
+    def forwards(order: Axes) -> int:
+        return sum(count for index, count in moved.items() if _walks(index, order))
+
+    return reorder_outer(kernel, max(orders, key=forwards))
+
+
+def _moved(kernel: Kernel) -> Counter[Expr]:
+    """The bytes touched at each index. A store moves its lines twice: in, then out."""
+    moved: Counter[Expr] = Counter()
+    for store in kernel.stores:
+        accesses = [(store.index[0], store.buffer, 2)]
+        accesses += [(n.index[0], n.buffer, 1) for n in loads(store.value)]
+        for index, buffer, times in accesses:
+            if buffer not in kernel.scratch:
+                points = math.prod(a.extent.number for a in index.axes)
+                moved[index] += times * points * buffer.dtype.bytes
+    return moved
+
+
+def _falling(index: Expr, axes: Axes) -> Axes:
+    """The axes by the stride of an access, largest first."""
+    return tuple(sorted(axes, key=lambda a: -stride_along(index, a)))
+
+
+def _walks(index: Expr, order: Axes) -> bool:
+    """Whether strides fall along an order; an axis along which nothing moves stands anywhere."""
+    strides = [step for a in order if (step := stride_along(index, a))]
+    return all(big >= small for big, small in pairwise(strides))
 
 
 def stride_along(index: Expr, variable: Expr) -> int:

@@ -102,7 +102,7 @@ def in_order(phase: Phase) -> bool:
 
 
 def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Choice]:
-    """Pick the cheapest axis; order the others by the strides of what is stored."""
+    """Pick the cheapest axis; the others keep their order."""
     lanes = natural_lanes(kernel, target)
     sequential = any(p.inner for p in kernel.phases)
     outer_costs = {
@@ -120,13 +120,13 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
         best = kernel.outer[-1]
     along = None if sequential or not config.pick_loop_orders else _crossing(kernel, best)
     if along is not None:
-        rest = [a for a in _store_order(kernel, best, config) if a not in (best, along)]
+        rest = [a for a in kernel.outer if a not in (best, along)]
         kernel = reorder_outer(kernel, (best, *rest, along))
         chunk = min(CROSSING_VECTORS * lanes, best.extent.number)
         block = chunk * lanes if lanes > 1 else chunk
         across = along if lanes > 1 else None
         return kernel, Choice(lanes, best, 1, chunk, grain(kernel, block, config), across)
-    kernel = reorder_outer(kernel, _store_order(kernel, best, config))
+    kernel = reorder_outer(kernel, (*(a for a in kernel.outer if a is not best), best))
     if sequential:
         lanes *= COLUMN_VECTORS
         while lanes > best.extent.number and lanes > 1:
@@ -148,16 +148,6 @@ def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
                 if a is not best and stride_along(node.index[0], a) == 1:
                     return a
     return None
-
-
-def _store_order(kernel: Kernel, best: Expr, config: Config) -> tuple[Expr, ...]:
-    """Slowest first by the stride of the first store, the vector axis last."""
-    if not config.pick_loop_orders:
-        return (*(a for a in kernel.outer if a is not best), best)
-    index = kernel.phases[0].stores[0].index[0]
-    others = (a for a in kernel.outer if a is not best)
-    rest = sorted(others, key=lambda a: -stride_along(index, a))
-    return (*rest, best)
 
 
 def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: Target) -> int:

@@ -19,6 +19,12 @@ def test_one_long_row_becomes_pieces_and_their_sum() -> None:
     assert whole.outer == () and pieces.writes == whole.reads
 
 
+def test_the_decision_is_kept() -> None:
+    made = stages(lambda x: x.sum(), torch.randn(LONG)).kernels
+    (decision,) = [d for d in made.decisions if d.action == "rewritten"]
+    assert decision.reason == "1 rows are reduced in 16 pieces (split_reductions)"
+
+
 def test_short_rows_and_many_rows_stay_whole() -> None:
     assert len(stages(lambda x: x.sum(), torch.randn(4096)).kernels.body) == 1
     assert len(stages(lambda x: x.sum(1), torch.randn(64, 4096)).kernels.body) == 1
@@ -76,3 +82,14 @@ def test_long_float_sums_are_closer_to_the_truth_than_one_running_sum() -> None:
     x = torch.rand(1 << 22, generator=torch.Generator().manual_seed(2))
     error = abs(compiled(lambda x: x.sum())(x).double() - x.double().sum()) / x.double().sum()
     assert error < 1e-6
+
+
+def test_what_is_stored_on_the_way_stays_in_its_row() -> None:
+    """No number of pieces up to twice what is wanted divides 20011, so the last one is short."""
+    x = torch.randn(15, 20011, dtype=torch.float64)
+
+    def function(x: torch.Tensor) -> Any:
+        return x * 2, x.sum(1)
+
+    found = compiled(function, debug_index_asserts=True)(x)
+    torch.testing.assert_close(found, function(x))

@@ -75,6 +75,17 @@ def test_loop_orders_can_be_left_alone() -> None:
     assert left.choice.vector is left.kernel.outer[-1]
 
 
+def test_outer_axes_follow_the_access_that_moves_the_most_bytes() -> None:
+    """The sums of blocks are stored block by block, but the rows are what is read."""
+    x = torch.randn(3, 3 * 8192)
+    picked, left = (
+        stages(lambda x: x.logsumexp(-1), x, pick_loop_orders=flag).scheduled[0].kernel
+        for flag in (True, False)
+    )
+    assert [a.extent.number for a in picked.outer] == [3, 12]
+    assert [a.extent.number for a in left.outer] == [12, 3]
+
+
 def test_small_kernels_stay_on_one_thread() -> None:
     small = _scheduled(lambda x: x + 1, torch.randn(8, 8))
     large = _scheduled(lambda x: x + 1, torch.randn(1024, 1024))

@@ -1,0 +1,102 @@
+"""Work grows with the ops and no faster: counted in calls and in nodes, never in seconds."""
+
+from __future__ import annotations
+
+import cProfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from litz.capture import capture
+from litz.codegen import emit
+from litz.config import Config
+from litz.fuse import fuse
+from litz.ir import expr
+from litz.ir.verify import verify
+from litz.lower import lower
+from litz.passes import optimize
+from litz.plan import plan
+from litz.schedule import schedule
+from litz.target import host
+from tests.stages import through_aot
+
+X = torch.randn(8, 40)
+FEW, MANY = 500, 4000
+# Work an op may grow by this much: the last group of a short program is not full.
+SLACK = 1.15
+
+
+def chain(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Every value is read by the next one and by one further on."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        before = x
+        for k in range(count // 2):
+            x, before = (x + before).relu() if k % 8 else (x * before).sin(), x
+        return x
+
+    return function
+
+
+def tree(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """pytorch issue 148073: each level uses the one below it three times."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(count // 4):
+            x = x * 0.5 + x * x * 0.1
+        return x
+
+    return function
+
+
+def fan(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One value with as many readers as there are ops, and one sum of them all."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y, total = x.exp(), x
+        for k in range(count // 2):
+            total = total + y * k
+        return total
+
+    return function
+
+
+@dataclass(frozen=True)
+class Work:
+    calls: int
+    nodes: int
+
+
+def _work(function: Callable[[torch.Tensor], torch.Tensor]) -> Work:
+    """The calls of every stage up to the text of the kernels, and the expressions they make."""
+    found: list[Work] = []
+
+    def compiler(module: torch.fx.GraphModule) -> Callable[..., torch.Tensor]:
+        config, target = Config(), host(1)
+        profile = cProfile.Profile(builtins=False)
+        before = next(expr._SERIAL)
+        profile.enable()
+        program = lower(optimize(capture(module, "inference"), target, config), config)
+        kernels = fuse(program, target, config)
+        verify(kernels)
+        planned = plan(kernels, config)
+        scheduled = [schedule(k, target, config) for k in planned.graph.kernels]
+        emit(planned, scheduled, target)
+        profile.disable()
+        calls = sum(entry.callcount for entry in profile.getstats())
+        found.append(Work(calls, next(expr._SERIAL) - before))
+        return module.forward  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        through_aot(function, compiler)(X)
+    return found[0]
+
+
+@pytest.mark.parametrize("make", [chain, tree, fan])
+def test_work_for_each_op_stays_flat(make: Callable[[int], Callable[..., object]]) -> None:
+    _work(make(50))  # what is made once for a process
+    small, large = _work(make(FEW)), _work(make(MANY))
+    assert large.calls / MANY < SLACK * small.calls / FEW
+    assert large.nodes / MANY < SLACK * small.nodes / FEW
