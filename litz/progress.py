@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
@@ -81,9 +82,13 @@ class Progress:
 
     @property
     def _terminal(self) -> bool:
-        return (self._stream or sys.stderr).isatty()
+        stream = self._stream or sys.stderr
+        return stream is not None and not stream.closed and stream.isatty()
 
     def _write(self, text: str) -> None:
+        """No compile fails because its progress cannot be written."""
         stream = self._stream or sys.stderr
-        stream.write(text)
-        stream.flush()
+        if stream is not None:
+            with suppress(OSError, ValueError):  # a broken pipe, a closed file
+                stream.write(text)
+                stream.flush()

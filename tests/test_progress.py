@@ -86,6 +86,17 @@ def test_the_thread_ends_with_a_compile_that_fails() -> None:
     assert not progress._thread.is_alive()
 
 
+def test_a_stream_that_is_gone_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress, _, stream = watched(terminal=False)
+    stream.close()
+    progress.show()
+    progress.finish()
+    monkeypatch.setattr("sys.stderr", None)
+    silent = Progress("graph", lambda: "fuse")
+    silent.show()
+    silent.finish()
+
+
 def test_the_flag_turns_it_off() -> None:
     trace = Trace()
     assert isinstance(trace.watched("graph"), Progress)

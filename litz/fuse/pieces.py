@@ -71,7 +71,10 @@ def split_pieces(body: Body, simplifier: Simplifier) -> tuple[Body, list[Decisio
 
 def _may_split(loop: Loop, inside: set[Buffer]) -> bool:
     store = loop.stores[0]
-    return not is_sequential(loop) and store.mode == "set" and store.buffer not in inside
+    if is_sequential(loop) or store.mode != "set" or store.buffer in inside:
+        return False
+    # An index is checked also where the value is then not chosen, as eager does.
+    return all(node.op != "check_index" for node in walk(store.value))
 
 
 def _pieces(loop: Loop, simplifier: Simplifier, most: int) -> list[Loop]:

@@ -96,6 +96,22 @@ def test_what_stays_whole(function: Callable[..., Any], inputs: tuple[torch.Tens
     assert not any(d.action == "rewritten" for d in made.decisions)
 
 
+def test_an_index_is_checked_where_its_value_is_not_chosen() -> None:
+    """Eager reads x[rows] everywhere, so that a wrong index raises wherever it stands."""
+
+    rows = torch.zeros(256, 300, dtype=torch.long)
+
+    def at(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        here = torch.arange(300)
+        return torch.where(here < 150, x[rows, here].exp(), x.tanh())
+
+    run = compiled(at)
+    torch.testing.assert_close(run(B, rows), at(B, rows))
+    rows[3, 200] = 256
+    with pytest.raises(IndexError):
+        run(B, rows)
+
+
 # Every rewrite as early as it can come, so that small programs go through it.
 EAGER: dict[Any, dict[str, int]] = {
     pieces: {
