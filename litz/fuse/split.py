@@ -28,7 +28,7 @@ from litz.ir.expr import (
     transform,
     walk,
 )
-from litz.ir.index import row_major, simplify_indices
+from litz.ir.index import coefficient, flat_index, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.program import Buffer, Kernel, Phase, Store, loads
 
@@ -131,7 +131,7 @@ def cut_axes(inner: tuple[Expr, ...], pieces: int) -> Cut:
 
 def _in_two(kernel: Kernel, phase: Phase, cut: Cut) -> list[Kernel]:
     sums = list(dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce"))
-    rows = (*cut.outer, *kernel.outer)
+    rows = _as_read((*cut.outer, *kernel.outer), [piece_of(n, cut) for n in sums])
     name = phase.completing[0].buffer.name
     parts = {n: parts_of(f"{name}_part{k}", n, rows) for k, n in enumerate(sums)}
     first = [_moved(s, cut) for s in phase.inside]
@@ -143,6 +143,20 @@ def _in_two(kernel: Kernel, phase: Phase, cut: Cut) -> list[Kernel]:
         Kernel(f"{kernel.name}_pieces", rows, (pieces,), (), kernel.origins),
         Kernel(kernel.name, kernel.outer, (Phase(cut.outer, True, last),), (), kernel.origins),
     ]
+
+
+def _as_read(rows: tuple[Expr, ...], pieces: list[Expr]) -> tuple[Expr, ...]:
+    """Axes in the order in which memory is read, so that neighbours there are neighbours here."""
+    read = max(loads(*pieces), key=lambda n: len(n.axes), default=None)
+    if read is None:
+        return rows
+    flat = flat_index(read.buffer, read.index)
+
+    def step(variable: Expr) -> int:
+        found = coefficient(flat, variable)
+        return found[0].number if found is not None and found[0].is_const else 0
+
+    return tuple(sorted(rows, key=lambda a: -step(a)))
 
 
 def parts_of(name: str, node: Expr, rows: tuple[Expr, ...]) -> Buffer:
