@@ -158,11 +158,14 @@ def order_axes(kernel: Kernel) -> Kernel:
 
     outer i0 < 32, i1 < 16: b0[i0 + i1 * 32] = ...   ->   outer i1 < 16, i0 < 32: ...
     """
+    if len(kernel.outer) < 2:
+        return kernel
     moved = _moved(kernel)
-    orders = dict.fromkeys(_falling(index, kernel.outer) for index in moved)
+    steps = {index: {a: stride_along(index, a) for a in kernel.outer} for index in moved}
+    orders = dict.fromkeys(_falling(strides) for strides in steps.values())
 
     def forwards(order: Axes) -> int:
-        return sum(count for index, count in moved.items() if _walks(index, order))
+        return sum(moved[index] for index, strides in steps.items() if _falls(strides, order))
 
     return reorder_outer(kernel, max(orders, key=forwards))
 
@@ -180,15 +183,15 @@ def _moved(kernel: Kernel) -> Counter[Expr]:
     return moved
 
 
-def _falling(index: Expr, axes: Axes) -> Axes:
-    """The axes by the stride of an access, largest first."""
-    return tuple(sorted(axes, key=lambda a: -stride_along(index, a)))
+def _falling(strides: dict[Expr, int]) -> Axes:
+    """The axes of an access by its strides, largest first."""
+    return tuple(sorted(strides, key=lambda a: -strides[a]))
 
 
-def _walks(index: Expr, order: Axes) -> bool:
+def _falls(strides: dict[Expr, int], order: Axes) -> bool:
     """Whether strides fall along an order; an axis along which nothing moves stands anywhere."""
-    strides = [step for a in order if (step := stride_along(index, a))]
-    return all(big >= small for big, small in pairwise(strides))
+    moving = [strides[a] for a in order if strides[a]]
+    return all(big >= small for big, small in pairwise(moving))
 
 
 def stride_along(index: Expr, variable: Expr) -> int:
