@@ -9,18 +9,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from litz.capture import capture
 from litz.codegen import emit
 from litz.config import Config
-from litz.fuse import fuse
 from litz.ir import expr
 from litz.ir.verify import verify
-from litz.lower import lower
-from litz.passes import optimize
-from litz.plan import plan
-from litz.schedule import schedule
 from litz.target import host
-from tests.stages import through_aot
+from tests.stages import staged, through_aot
 
 X = torch.randn(8, 40)
 FEW, MANY = 500, 4000
@@ -78,12 +72,9 @@ def _work(function: Callable[[torch.Tensor], torch.Tensor]) -> Work:
         profile = cProfile.Profile(builtins=False)
         before = next(expr._SERIAL)
         profile.enable()
-        program = lower(optimize(capture(module, "inference"), target, config), config)
-        kernels = fuse(program, target, config)
-        verify(kernels)
-        planned = plan(kernels, config)
-        scheduled = [schedule(k, target, config) for k in planned.graph.kernels]
-        emit(planned, scheduled, target)
+        made = staged(module, target, config, [])
+        verify(made.kernels)
+        emit(made.plan, made.scheduled, target)
         profile.disable()
         calls = sum(entry.callcount for entry in profile.getstats())
         found.append(Work(calls, next(expr._SERIAL) - before))
