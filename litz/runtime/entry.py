@@ -61,8 +61,8 @@ class Entry:
         for name, tensor in self.held.items():
             self.local[name] = self._name("held", tensor)  # every workspace knows its address
         if self.held:
-            given = ", ".join(self.local[b.name] for b in self.plan.sources)
-            self.lines.append(f"refresh(address, ({given},))")
+            given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
+            self.lines.append(f"refresh(address, ({given}))")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)

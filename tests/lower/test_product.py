@@ -185,6 +185,23 @@ def test_a_weight_that_the_graph_updates_is_not_kept() -> None:
             torch.testing.assert_close(run(x), other(x))
 
 
+def test_what_depends_on_nothing_is_made_once() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(48, 64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            where = torch.arange(48.0).cumsum(0).sort()[0]
+            return (x + where) @ self.weight
+
+    module, x = Positions(), torch.randn(20, 48)
+    run, _ = _compiled(module, x)
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), module(x))
+        torch.testing.assert_close(run(x + 1), module(x + 1))
+
+
 def test_threads_do_not_change_the_result() -> None:
     module, x = nn.Linear(200, 300), torch.randn(100, 200)
     before, found = torch.get_num_threads(), []

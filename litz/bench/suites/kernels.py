@@ -40,6 +40,10 @@ def softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
 
+def log_sum(x: Tensor) -> Tensor:
+    return torch.logsumexp(x, -1)
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], weight, bias)
 
@@ -83,6 +87,20 @@ def full_sum(x: Tensor) -> Tensor:
     return x.sum()
 
 
+def sum_beside_transpose(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The transposed result lies in memory as x does: one pass is enough for both."""
+    return x.sum(1), x.t() + 1
+
+
+def cat(x: Tensor, y: Tensor) -> Tensor:
+    """Each part is dear to compute where the other one lies."""
+    return torch.cat([F.gelu(x), torch.tanh(y)], -1)
+
+
+def pad(x: Tensor) -> Tensor:
+    return F.pad(x.exp(), (3, 5, 16, 16))
+
+
 def cumsum(x: Tensor) -> Tensor:
     return x.cumsum(-1)
 
@@ -110,6 +128,15 @@ def batch_norm(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: 
 
 def _alone(x: Tensor) -> Arguments:
     return (x,)
+
+
+def _four_rows(x: Tensor) -> Arguments:
+    """Too few rows for the threads; in memory, each too long for a cache."""
+    return (x.reshape(4, -1),)
+
+
+def _with_another(x: Tensor) -> Arguments:
+    return x, torch.randn(x.shape)
 
 
 def _with_row(count: int, x: Tensor) -> Arguments:
@@ -149,7 +176,7 @@ def _with_channels(x: Tensor) -> Arguments:
 class Kernel:
     """A function of tensors, what to make of x for its arguments, the types it is measured in."""
 
-    function: Callable[..., Tensor]
+    function: Callable[..., Tensor | tuple[Tensor, ...]]
     arguments: Callable[[Tensor], Arguments] = _alone
     dtypes: tuple[torch.dtype, ...] = (F32,)
 
@@ -157,6 +184,8 @@ class Kernel:
 KERNELS = {
     COPY: Kernel(copy),
     "softmax": Kernel(softmax, _alone, (F32, BF16)),
+    "long softmax": Kernel(softmax, _four_rows),
+    "long logsumexp": Kernel(log_sum, _four_rows),
     "layer norm": Kernel(layer_norm, partial(_with_row, 2), (F32, BF16)),
     "rms norm": Kernel(rms_norm, partial(_with_row, 1), (F32, BF16)),
     "gelu": Kernel(gelu, partial(_with_row, 1), (F32, BF16)),
@@ -167,6 +196,9 @@ KERNELS = {
     "transpose add": Kernel(transpose_add, _with_transpose),
     "column sum": Kernel(column_sum, _alone, (F32, BF16)),
     "full sum": Kernel(full_sum, _alone, (F32, BF16)),
+    "sum beside transpose": Kernel(sum_beside_transpose),
+    "cat": Kernel(cat, _with_another),
+    "pad": Kernel(pad),
     "cumsum": Kernel(cumsum),
     "gather": Kernel(gather, _with_rows),
     "scatter add": Kernel(scatter_add, _with_rows),
