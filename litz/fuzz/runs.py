@@ -139,7 +139,13 @@ def call_aten(step: Extern, args: list[Any], kwargs: dict[str, Any]) -> list[Any
 def _operand(value: Any, meant: Any) -> Any:
     """An array as the tensor that its window on a buffer stands for."""
     if isinstance(meant, ViewArg):
-        return as_tensor(value, torch_dtype(meant.buffer.dtype))
+        # An opaque type is held as torch's own; all others lie as the call will find them.
+        is_known = meant.buffer.dtype.kind != "x"
+        return (
+            _laid_out(value, meant)
+            if is_known
+            else as_tensor(value, torch_dtype(meant.buffer.dtype))
+        )
     if isinstance(meant, (list, tuple)):
         return [_operand(v, m) for v, m in zip(value, meant, strict=True)]
     return value

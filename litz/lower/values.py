@@ -147,6 +147,8 @@ class Lowering:
         """Append a loop over the axes its store uses."""
         if target.dtype.kind == "x":
             raise NotGenerated("a type that is not generated")
+        if _overlaps(target):
+            raise NotGenerated("a result whose elements share memory")
         axes = tuple(a for a in positions(target.shape) if a is not ZERO)
         axes = tuple(a for a in axes if any(a in i.axes for i in index))
         rounded = to_storage(value, target.dtype)
@@ -161,6 +163,18 @@ class Lowering:
         position = positions(target.shape)
         self.emit(target, position, value(position))
         return self.whole(target)
+
+
+def _overlaps(buffer: Buffer) -> bool:
+    """Whether two elements may lie in one place, as in eager's copy of an unfolded tensor: what is
+    there in the end then depends on the order in which they are written."""
+    reach = 0
+    steps = zip((s.number for s in buffer.strides), (n.number for n in buffer.shape), strict=True)
+    for step, n in sorted((step, n) for step, n in steps if n > 1):
+        if step <= reach:
+            return True
+        reach += step * (n - 1)
+    return False
 
 
 def to_storage(value: Expr, dtype: DType) -> Expr:

@@ -152,3 +152,13 @@ def test_a_copy_of_what_lies_elsewhere_is_no_noop() -> None:
         return [copied @ copied.mT, product @ product.mT, F.linear(copied, product[:2])]
 
     assert_same(program, [data(1, (5, 3), float32)[1:]])
+
+
+def test_a_result_whose_elements_share_memory_is_left_to_aten() -> None:
+    """Eager copies an unfolded tensor with its strides: two places of the result are one."""
+
+    def program(x: Any) -> Tensors:
+        v = x.unfold(0, 3, 2)
+        return [torch.diagonal_scatter(v, v.diagonal(0, 0, 1) * 2, 0, 0, 1)]
+
+    assert_same(program, [data(1, (5, 5), float32)])
