@@ -20,11 +20,11 @@ from litz.fuse.rows import (
     align,
     anchored,
     common_outer,
-    extent_of,
     is_sequential,
     overlap,
 )
 from litz.fuse.split import few_rows
+from litz.ir.expr import extent_of
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
 from litz.target import Target

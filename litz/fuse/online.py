@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 
 from litz.config import Config
 from litz.fuse.inline import value_at, with_producers
-from litz.fuse.rows import extent_of
 from litz.fuse.split import Cut, cut_axes, few_rows, parts_of, piece_of, put
-from litz.ir.expr import Expr, apply, const, load, reduce, substitute, walk
+from litz.ir.expr import Expr, apply, const, extent_of, load, reduce, substitute, walk
 from litz.ir.program import Buffer, Decision, Extern, Loop, Store, loads, read, written
 from litz.target import Target
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from litz.fuse.rows import FEWEST_WINDOWS, extent_of, is_sequential, overlap
-from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
+from litz.fuse.rows import FEWEST_WINDOWS, is_sequential, overlap
+from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
 from litz.ir.index import simplify, to_poly
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Decision, Extern, Loop, read

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from litz.ir.expr import Expr, axis, integer, substitute, walk
+from litz.ir.expr import Expr, axis, extent_of, integer, substitute, walk
 from litz.ir.index import ZERO, bounds, floordiv, modulo, ravel, simplify, to_poly
 from litz.ir.program import Buffer, Loop
 
@@ -89,13 +89,6 @@ def anchored(loop: Loop) -> Member:
         return Member(loop, loop.axes, ())
     outer = tuple(a for a in loop.axes if a not in loop.ordered)
     return Member(loop, outer, loop.reduced + loop.ordered)
-
-
-def extent_of(axes: tuple[Expr, ...]) -> int:
-    total = 1
-    for a in axes:
-        total *= a.extent.number
-    return total
 
 
 def _row_count(loops: list[Loop]) -> int | Misfit:

@@ -20,6 +20,7 @@ from litz.ir.expr import (
     apply,
     axis,
     const,
+    extent_of,
     integer,
     load,
     rebuild,
@@ -55,7 +56,7 @@ def split_reduction(kernel: Kernel) -> list[Kernel]:
     (phase,) = kernel.phases
     if not _can_split(phase):
         return [kernel]
-    rows, points = _extent(kernel.outer), _extent(phase.inner)
+    rows, points = extent_of(kernel.outer), extent_of(phase.inner)
     tasks = rows if _along_rows(phase) else -(-rows // COLUMNS_A_ROW)
     if not few_rows(tasks, rows * points // max(tasks, 1)):
         return [kernel]
@@ -83,13 +84,6 @@ def _along_rows(phase: Phase) -> bool:
             if near and not near & set(phase.inner):
                 return False
     return True
-
-
-def _extent(axes: tuple[Expr, ...]) -> int:
-    total = 1
-    for a in axes:
-        total *= a.extent.number
-    return total
 
 
 @dataclass(frozen=True)

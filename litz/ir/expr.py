@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -220,6 +220,14 @@ def walk(*roots: Expr) -> Iterator[Expr]:
                 seen.add(node)
                 stack.append((node, True))
                 stack.extend((a, False) for a in reversed(node.args))
+
+
+def extent_of(axes: Iterable[Expr]) -> int:
+    """The points of axes of constant extents."""
+    total = 1
+    for variable in axes:
+        total *= variable.extent.number
+    return total
 
 
 def transform(

@@ -8,7 +8,7 @@ Example: 256 x 768 times 768 x 3072 on 16 lanes: blocks of 6 x 64, 48 panels, ch
 
 from __future__ import annotations
 
-from litz.ir.expr import Expr, apply, integer, substitute
+from litz.ir.expr import Expr, apply, extent_of, integer, substitute
 from litz.ir.index import ZERO, coefficient, floordiv, modulo, ravel, simplify
 from litz.ir.product import Product, kernel_product
 from litz.ir.program import Kernel
@@ -26,7 +26,7 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     product = kernel_product(kernel)
     if product is None:
         return None
-    rows, columns = _extent(product.rows), _extent(product.columns)
+    rows, columns = extent_of(product.rows), extent_of(product.columns)
     lanes = target.vector_bytes // product.node.dtype.bytes
     if lanes < 2 or columns < lanes:
         return None
@@ -43,13 +43,6 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     blocking = Blocking(block, width, chunk, rows, columns, depth, *left, *right)
     work = 2 * min(chunk, rows) * min(width, columns) * depth
     return Choice(lanes, last, 1, 1, max(WORTH_A_THREAD // work, 1), product=blocking)
-
-
-def _extent(axes: tuple[Expr, ...]) -> int:
-    total = 1
-    for a in axes:
-        total *= a.extent.number
-    return total
 
 
 def _chunk(rows: int, row_bytes: int, panels: int, target: Target) -> int:

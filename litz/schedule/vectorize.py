@@ -9,7 +9,7 @@ a row sum its row (inner).
 from __future__ import annotations
 
 from litz.config import Config
-from litz.ir.expr import Expr, walk
+from litz.ir.expr import Expr, extent_of, walk
 from litz.ir.index import coefficient
 from litz.ir.ops import OPS, SCANS
 from litz.ir.program import Kernel, Phase, Store, loads
@@ -75,7 +75,7 @@ def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...
     total = 0.0
     orders = []
     for phase in kernel.phases:
-        points = _points(phase)
+        points = extent_of(phase.inner)
         if not phase.inner or in_order(phase):
             orders.append(phase.inner)
             total += points * (len(phase.stores) + _waiting(phase))
@@ -86,13 +86,6 @@ def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...
         orders.append((*rest, best))
         total += costs[best] * points + (8.0 if phase.is_reduction else 0.0)
     return total, orders
-
-
-def _points(phase: Phase) -> int:
-    total = 1
-    for a in phase.inner:
-        total *= a.extent.number
-    return total
 
 
 def in_order(phase: Phase) -> bool:
@@ -106,7 +99,8 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
     lanes = natural_lanes(kernel, target)
     sequential = any(p.inner for p in kernel.phases)
     outer_costs = {
-        a: sum(_phase_cost(p, a, lanes) * _points(p) for p in kernel.phases) for a in kernel.outer
+        a: sum(_phase_cost(p, a, lanes) * extent_of(p.inner) for p in kernel.phases)
+        for a in kernel.outer
     }
     best = min(reversed(kernel.outer), key=lambda a: outer_costs[a]) if outer_costs else None
     if sequential:
@@ -166,5 +160,5 @@ def grain(kernel: Kernel, chunk: int, config: Config) -> int:
     work = 0.0
     for phase in kernel.phases:
         cost = sum(max(op_cost(s) / 8, 1.0) for s in phase.stores)
-        work += cost * _points(phase)
+        work += cost * extent_of(phase.inner)
     return max(int(config.cpp.min_chunk_size / max(work * chunk, 1.0)), 1)
