@@ -13,9 +13,10 @@ import torch
 import torch.fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import default_partition
+from torch._guards import TracingContext
 
 from litz.capture.decompositions import decompositions
-from litz.capture.direct import parameters, reason_in_modes, reason_to_wrap, straight
+from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
 
 # In a module's meta: the positions of inputs that are parameters or buffers of the user's module.
 STATIC = "litz_static"
@@ -35,7 +36,7 @@ def through_autograd(
         return lambda gm, args: compile_graph(gm, args, kind)
 
     def inference(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
-        gm.meta[STATIC] = parameters()
+        gm.meta[STATIC] = _parameters()
         compiled = compile_graph(gm, args, "inference")
         if modes is None and reason_to_wrap(gm, inputs) is None:
             plain.append(compiled)
@@ -51,3 +52,10 @@ def through_autograd(
     )
     wrapped = hook(module, inputs)
     return straight(plain[0]) if plain else wrapped  # type: ignore[no-any-return]
+
+
+def _parameters() -> tuple[int, ...]:
+    """The positions of the inputs that are parameters or buffers of the user's module."""
+    context = TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    return () if meta is None else tuple(meta.static_input_indices)

@@ -39,13 +39,6 @@ def reason_to_wrap(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> str |
     return _changes(meta) or _shape_of_call(module, inputs, meta)
 
 
-def parameters() -> tuple[int, ...]:
-    """The positions of the inputs that are parameters or buffers of the user's module."""
-    context = TracingContext.try_get()
-    meta = context.fw_metadata if context is not None else None
-    return () if meta is None else tuple(meta.static_input_indices)
-
-
 def _is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, torch._subclasses.FakeTensor)
 

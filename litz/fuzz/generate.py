@@ -76,6 +76,7 @@ class Runs:
                 self._do(step, mode, values)
             kept = self._comparable(step)
         except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
+            # Lines are drawn at random: torch refuses many, and such a program is none to compare.
             kept = False
         if not kept:
             self.values = before

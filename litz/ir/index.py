@@ -444,7 +444,7 @@ def row_major(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     step = 1
     for n in reversed(shape):
         strides.insert(0, integer(step))
-        step *= n.number
+        step *= max(n.number, 1)
     return tuple(strides)
 
 

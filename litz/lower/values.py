@@ -17,7 +17,7 @@ from litz.config import Config
 from litz.errors import UnsupportedOp
 from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from litz.ir.expr import Expr, axis, cast, const, integer, load, narrow, substitute
-from litz.ir.index import ZERO, simplify
+from litz.ir.index import ZERO, row_major, simplify
 from litz.ir.program import Buffer, Extern, Loop, Origin, Store
 from litz.lower.registry import NotGenerated
 from litz.target import Target
@@ -111,12 +111,7 @@ class Lowering:
     def row_buffer(self, shape: tuple[Expr, ...], dtype: DType) -> Buffer:
         """Fresh contiguous storage for a value that eager never shows."""
         name, self._count = f"t{self._count}", self._count + 1
-        strides: list[Expr] = []
-        step = 1
-        for s in reversed(shape):
-            strides.insert(0, integer(step))
-            step *= max(s.number, 1)
-        made = Buffer(name, dtype, shape, tuple(strides))
+        made = Buffer(name, dtype, shape, row_major(shape))
         self.base_offset[made] = 0
         return made
 

@@ -2,7 +2,7 @@
 
 In: a `Plan`. Out: tensors. A workspace is the table of pointers, the arena and the error flag of
 one call at a time; a call takes one from a list and puts it back, so that threads never share one.
-Example: `Workspace(plan, 3, ()).table[ARENA]` is where the intermediates begin.
+Example: `Workspace(plan, 3, (), True).table[ARENA]` is where the intermediates begin.
 """
 
 from __future__ import annotations

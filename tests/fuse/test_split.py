@@ -78,10 +78,16 @@ def test_results(name: str, length: int) -> None:
     torch.testing.assert_close(compiled(function, debug_index_asserts=True)(x), function(x))
 
 
-def test_long_float_sums_are_closer_to_the_truth_than_one_running_sum() -> None:
-    x = torch.rand(1 << 22, generator=torch.Generator().manual_seed(2))
-    error = abs(compiled(lambda x: x.sum())(x).double() - x.double().sum()) / x.double().sum()
-    assert error < 1e-6
+@pytest.mark.parametrize(("shape", "dims"), [((1 << 22,), 0), ((4096, 512), 0), ((16, 1 << 17), 1)])
+def test_long_float_sums_are_as_exact_as_eager_s(shape: tuple[int, ...], dims: int) -> None:
+    """One running sum of these is ten times further off."""
+    x = torch.rand(shape, generator=torch.Generator().manual_seed(2))
+    exact = x.double().sum(dims)
+    mine, theirs = (
+        ((s.double() - exact).abs() / exact).max()
+        for s in (compiled(lambda x: x.sum(dims))(x), x.sum(dims))
+    )
+    assert mine <= 2 * theirs + 1.2e-7
 
 
 def test_what_is_stored_on_the_way_stays_in_its_row() -> None:

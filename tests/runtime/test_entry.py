@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 
 import pytest
@@ -53,26 +52,6 @@ def test_a_workspace_goes_back_after_an_error() -> None:
     assert len(made.free) == 1
     (found,) = made([torch.arange(4.0), torch.tensor([1, 3])])
     assert found.tolist() == [2, 4]
-
-
-def test_threads_never_share_a_workspace() -> None:
-    made = linked(lambda x: (x @ x).relu() @ x, torch.randn(64, 64))
-    inputs = [torch.randn(64, 64) for _ in range(4)]
-    wrong: list[int] = []
-
-    def work(k: int) -> None:
-        expected = (inputs[k] @ inputs[k]).relu() @ inputs[k]
-        for _ in range(50):
-            (found,) = made([inputs[k]])
-            if not torch.allclose(found, expected, rtol=1e-4, atol=1e-4):
-                wrong.append(k)
-
-    workers = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert not wrong
 
 
 def test_nothing_of_a_call_is_kept() -> None:
