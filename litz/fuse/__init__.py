@@ -1,10 +1,10 @@
 """Stage 4: loops become kernels, and every pair that did not fuse has its reason.
 
 In: `LoopProgram`. Out: `KernelGraph`. First pointwise producers are written into their readers
-(`inline`); what tests where it lies is written out (`pieces`); long rows of a softmax are taken in
-one pass (`online`). Then what is left is grouped by rows (`group`, `rows`), and each group written
-as phases (`kernels`); long reductions of few rows are split (`split`). Example: softmax's five
-loops become one kernel of three phases.
+(`inline`); what tests where it lies is written out (`pieces`), and so is what a few neighbours
+share (`spread`); long rows of a softmax are taken in one pass (`online`). Then what is left is
+grouped by rows (`group`, `rows`), and each group written as phases (`kernels`); long reductions of
+few rows are split (`split`). Example: softmax's five loops become one kernel of three phases.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from litz.fuse.kernels import make_kernel
 from litz.fuse.online import stream_softmax
 from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
+from litz.fuse.spread import spread_shared
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -42,7 +43,8 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     inlined = inline_producers(program, config)
     simplifier = Simplifier(config.emulate_precision_casts)
     loops, cut = split_pieces(inlined.body, simplifier)
-    decisions = [*inlined.decisions, *cut]
+    loops, spread = spread_shared(loops, target)
+    decisions = [*inlined.decisions, *cut, *spread]
     if config.online_softmax:
         loops, streamed = stream_softmax(loops, _shown(program), target, config)
         decisions += streamed

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from litz.config import Config
 from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform, walk
-from litz.ir.index import ZERO, simplify_indices
+from litz.ir.index import ZERO, simplify_indices, surely_inside
 from litz.ir.ops import OPS
 from litz.ir.product import loop_product
 from litz.ir.program import (
@@ -37,6 +37,9 @@ from litz.ir.program import (
 HEAVY = 10
 # A load in one's own cache costs about this many additions: cheaper values are always recomputed.
 CHEAP = 6
+# A division or a root costs a few additions at once and many in a row: they keep one unit busy.
+DIVISION = 4
+OFTEN = 8
 # More copies of a value than this are only worth it if it is cheap.
 MOST_SITES = 4
 # (the loop that finally computes the value, the index it is read at there; () is one's own)
@@ -185,7 +188,8 @@ class _Inliner:
             many = len(value.sites) > MOST_SITES and cost > CHEAP
             if reads > config.realize_reads_threshold or many:
                 return "recomputing its reads at several sites exceeds realize_reads_threshold"
-        if value.repeats > 1 and (heavy or cost > CHEAP):
+        divides = _heaviest(step) >= DIVISION and value.repeats >= OFTEN
+        if value.repeats > 1 and (heavy or cost > CHEAP or divides):
             return f"it would be computed {value.repeats} times for each element"
         if any(self.size[root] >= config.max_fusion_size for root, _ in value.sites):
             return f"its reader already holds max_fusion_size={config.max_fusion_size} ops"
@@ -274,14 +278,15 @@ def value_at(store: Store, node: Expr) -> Expr:
 
 
 def guarded(root: Expr, guard: Expr) -> Expr:
-    """Loads below `root` read, and indices are checked, only where `guard` holds as well."""
+    """Loads below `root` read, and indices are checked, only where `guard` holds as well; but a
+    load that is in range anyway stays free, so that what it gives can leave the guard's loop."""
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         node = rebuild(node, args)
         if node.op == "check_index":
             index, extent = node.args
             return apply("check_index", apply("where", guard, index, ZERO), extent)
-        if node.op != "load":
+        if node.op != "load" or (node.guard is None and _in_range(node)):
             return node
         both = guard if node.guard is None else apply("and", guard, node.guard)
         return load(node.buffer, node.index, both)
@@ -289,9 +294,13 @@ def guarded(root: Expr, guard: Expr) -> Expr:
     return transform(root, change)
 
 
+def _in_range(node: Expr) -> bool:
+    return all(surely_inside(i, n) for i, n in zip(node.index, node.buffer.shape, strict=True))
+
+
 def _repeats(node: Expr, consumer: Loop) -> int:
     """How often one element is read; axes that do not matter and run innermost cost nothing."""
-    order = [*consumer.axes, *consumer.reduced]
+    order = [*memory_order(consumer), *consumer.reduced]
     used: frozenset[Expr] = (
         frozenset().union(*(i.axes for i in node.index)) if node.index else (frozenset())
     )
@@ -302,6 +311,17 @@ def _repeats(node: Expr, consumer: Loop) -> int:
         if variable not in used and variable.extent.is_const:
             factor *= variable.extent.number
     return factor
+
+
+def memory_order(loop: Loop) -> list[Expr]:
+    """The parallel axes as the result lies in memory, which is how they will run."""
+    store = loop.stores[0]
+    step = {
+        i: s.number
+        for i, s in zip(store.index, store.buffer.strides, strict=True)
+        if i.op == "axis" and s.is_const
+    }
+    return sorted(loop.axes, key=lambda a: -step.get(a, 0)) if len(step) > 1 else list(loop.axes)
 
 
 def _whole_reads(step: Loop) -> int:

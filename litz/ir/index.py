@@ -202,6 +202,11 @@ def _within(poly: Poly, limit: Poly) -> bool:
     return is_nonnegative(span[0]) and is_nonnegative(room)
 
 
+def surely_inside(index: Expr, extent: Expr) -> bool:
+    """Whether an index lies in 0..extent at every point of its axes."""
+    return _within(to_poly(simplify(index)), to_poly(extent))
+
+
 # -- floor division and remainder ------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.ops import stored_type
@@ -203,7 +204,9 @@ class KernelEmitter:
         for reduction in reductions:
             reduction.start()
         self._start_scans(scans, lanes)
-        self._nest(phase, list(phase.inner), reductions, list(phase.inside), unroll, in_lanes)
+        step = lanes * unroll if in_lanes else 1
+        nest = _Nest(reductions, list(phase.inside), unroll, in_lanes, *_aside(phase.inner, step))
+        self._nest(nest, list(phase.inner))
         if in_lanes:
             self.values.set_vector(None, None, None)
         for reduction in reductions:
@@ -225,35 +228,32 @@ class KernelEmitter:
             scan.start()
             self.values.scans[node] = scan.step
 
-    def _nest(
-        self, phase: Phase, axes: list[Expr], reductions: list[Reduction], inside: list[Store],
-        unroll: int, in_lanes: bool,
-    ) -> None:  # fmt: skip
+    def _nest(self, nest: _Nest, axes: list[Expr]) -> None:
         if not axes:
-            self._body(reductions, inside, 0)
+            self._body(nest.reductions, nest.inside, 0)
             return
         variable, *rest = axes
         n = variable.extent.number
-        if in_lanes and not rest and self.values.lanes > 1:
-            self._in_lanes(variable, n, reductions, inside, unroll)
+        if nest.in_lanes and not rest and self.values.lanes > 1:
+            self._in_lanes(nest, variable, n)
             return
-        with self._turns(0, n, 1, [] if rest else reductions) as counter:
+        with self._turns(nest, variable, 0, n, 1) as counter:
             self.values.axis_level[variable] = self.scopes.depth
             self.scopes.bind(self.scopes.depth, variable, counter)
-            self._nest(phase, rest, reductions, inside, unroll, in_lanes)
+            self._nest(nest, rest)
 
     @contextmanager
     def _turns(
-        self, start: int, stop: int, step: int, reductions: list[Reduction]
+        self, nest: _Nest, variable: Expr, start: int, stop: int, step: int
     ) -> Iterator[Value]:
         """A loop. Its sums are put aside every so many turns: a number is then added to others of
         its size, and a long sum loses no more to rounding than a few short ones."""
-        long = [r for r in reductions if r.gathers]
+        long = [r for r in nest.reductions if r.gathers and variable is nest.aside]
         if not long:
             yield self.scopes.open_loop(self._number(start), self._number(stop), step)
             self.scopes.close()
             return
-        far = step * TURNS
+        far = step * nest.every
         block = self.scopes.open_loop(self._number(start), self._number(stop), far)
         end = self.b.intrinsic("smin", self.b.add(block, far), stop)
         yield self.scopes.open_loop(block, end, step)
@@ -262,21 +262,19 @@ class KernelEmitter:
             reduction.put_aside()
         self.scopes.close()
 
-    def _in_lanes(
-        self, variable: Expr, n: int, reductions: list[Reduction], inside: list[Store], unroll: int
-    ) -> None:
+    def _in_lanes(self, nest: _Nest, variable: Expr, n: int) -> None:
         """Whole groups of vectors, whole vectors, then one masked vector."""
-        lanes = self.values.lanes
-        grouped = n - n % (lanes * unroll)
+        lanes, given = self.values.lanes, (nest.reductions, nest.inside)
+        grouped = n - n % (lanes * nest.unroll)
         whole = n - n % lanes
-        for start, stop, copies in ((0, grouped, unroll), (grouped, whole, 1)):
+        for start, stop, copies in ((0, grouped, nest.unroll), (grouped, whole, 1)):
             if start < stop:
-                with self._turns(start, stop, lanes * copies, reductions) as base:
+                with self._turns(nest, variable, start, stop, lanes * copies) as base:
                     for copy in range(copies):
                         first = self.b.add(base, copy * lanes) if copy else base
-                        self._copy(variable, first, None, reductions, inside, copy)
+                        self._copy(variable, first, None, *given, copy)
         if whole < n:
-            self._copy(variable, self._number(whole), n - whole, reductions, inside, 0)
+            self._copy(variable, self._number(whole), n - whole, *given, 0)
 
     def _copy(
         self, variable: Expr, first: Value, tail: int | None, reductions: list[Reduction],
@@ -318,6 +316,29 @@ class KernelEmitter:
 
     def _number(self, value: int) -> Value:
         return self.b.constant(value, I64)
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """What the loops of a phase run, and the axis after so many turns of which sums go aside."""
+
+    reductions: list[Reduction]
+    inside: list[Store]
+    unroll: int
+    in_lanes: bool
+    aside: Expr | None
+    every: int
+
+
+def _aside(axes: tuple[Expr, ...], step: int) -> tuple[Expr | None, int]:
+    """The axis whose turns hold about as many additions as a sum may take at once."""
+    inside = 1
+    for variable in reversed(axes):
+        turns = -(-variable.extent.number // step)
+        if inside * turns > TURNS:
+            return variable, max(TURNS // inside, 1)
+        inside, step = inside * turns, 1
+    return (axes[0] if axes else None), TURNS
 
 
 def _update(store: Store) -> Expr:

@@ -7,6 +7,7 @@ the same value, so the number is rounded to the type first.
 
 from __future__ import annotations
 
+import math
 import struct
 
 import numpy as np
@@ -43,3 +44,11 @@ def int_literal(value: int, bits: int) -> str:
 def splat(literal: str, element: str, lanes: int) -> str:
     """A constant with `literal` in each lane: `splat (float 0x...)`; for one lane, itself."""
     return literal if lanes == 1 else f"splat ({element} {literal})"
+
+
+def is_number(text: str) -> bool:
+    """Whether an operand is a float literal, in one lane or in all, and no NaN."""
+    digits = text.rstrip(")").rpartition("0x")[2]
+    if text.startswith("%") or len(digits) != 16:
+        return False
+    return not math.isnan(struct.unpack(">d", bytes.fromhex(digits))[0])

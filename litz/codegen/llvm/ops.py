@@ -12,7 +12,7 @@ from functools import partial
 
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
-from litz.codegen.llvm.literals import ELEMENT
+from litz.codegen.llvm.literals import ELEMENT, is_number
 from litz.codegen.llvm.random import random_bits
 from litz.ir.dtypes import BF16, BOOL, F32, DType
 
@@ -29,10 +29,21 @@ def _arithmetic(float_op: str, int_op: str, b: Builder, dtype: DType, x: Value, 
 def _extreme(kind: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
     """Floats propagate NaN, as eager's do."""
     if dtype.is_float:
-        return b.intrinsic(f"{kind}imum", x, y)
+        return _float_extreme("ogt" if kind == "max" else "olt", b, x, y)
     if dtype is BOOL:
         return b.bit_or(x, y) if kind == "max" else b.bit_and(x, y)
     return b.intrinsic(f"{'u' if dtype.kind == 'u' else 's'}{kind}", x, y)
+
+
+def _float_extreme(beats: str, b: Builder, x: Value, y: Value) -> Value:
+    """A comparison and a choice are one instruction of x86, which gives the second operand if one
+    is NaN. So a number that is none goes first; of any other, its own NaN is put back. Of zeros of
+    two signs the second is taken, as eager's vectors do; `llvm.maximum` would pay for the order."""
+    first, second = (y, x) if is_number(y.text) else (x, y)
+    chosen = b.select(b.compare(beats, first, second), first, second)
+    if is_number(first.text):
+        return chosen
+    return b.select(b.compare("uno", first, first), first, chosen)
 
 
 def _compare(predicate: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
