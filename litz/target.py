@@ -35,6 +35,17 @@ class Target:
         return 32 if wide else 16
 
     @property
+    def streams(self) -> int:
+        """Arrays that one loop walks at the speed of memory. More of them, which all begin at the
+        same place of a page, push each other's lines out of the first cache: adding up 96 arrays
+        of 4 MiB in loops of 16 took a third of the time of one loop."""
+        return 16
+
+    def is_stream(self, size: int) -> bool:
+        """Whether an array of so many bytes does not just stay in the first cache."""
+        return size >= self.l1_bytes
+
+    @property
     def block_rows(self) -> int:
         """Rows of a matrix product whose sums the registers hold together."""
         return 6

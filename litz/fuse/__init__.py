@@ -40,7 +40,7 @@ from litz.trace import stage
 def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
-    inlined = inline_producers(program, config)
+    inlined = inline_producers(program, target, config)
     simplifier = Simplifier(config.emulate_precision_casts)
     loops, cut = split_pieces(inlined.body, simplifier)
     loops, spread = spread_shared(loops, target)

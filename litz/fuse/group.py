@@ -26,7 +26,7 @@ from litz.fuse.rows import (
 from litz.fuse.split import few_rows
 from litz.ir.expr import extent_of
 from litz.ir.product import loop_product
-from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
+from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
 from litz.target import Target
 
 # Only this many groups that share a read are weighed for one loop: work stays linear in the ops.
@@ -184,6 +184,9 @@ class _Grouper:
         used = group.reads | group.writes | set(read(loop)) | set(written(loop))
         if most is not None and len(used) > most:
             return Misfit(f"{len(used)} buffers exceed max_fusion_unique_io_buffers={most}")
+        streams = sum(self.target.is_stream(buffer_bytes(b)) for b in used)
+        if streams > self.target.streams:
+            return Misfit(f"{streams} arrays walked at once push each other out of the cache")
         return None
 
     def _profit(self, members: list[Member], rows: int) -> Misfit | None:
@@ -223,10 +226,3 @@ def _beside(loop: Loop, other: Loop) -> bool:
     if one.buffer != two.buffer:
         return True
     return not (one.scatters or two.scatters or overlap(one.index, two.index))
-
-
-def buffer_bytes(buffer: Buffer) -> int:
-    total = buffer.dtype.bytes
-    for s in buffer.shape:
-        total *= s.number
-    return total

@@ -28,10 +28,12 @@ from litz.ir.program import (
     LoopProgram,
     Origin,
     Store,
+    buffer_bytes,
     loads,
     read,
     written,
 )
+from litz.target import Target
 
 # Computing an op of this cost again is dearer than storing and loading its result.
 HEAVY = 10
@@ -65,21 +67,22 @@ class Inlined:
     decisions: tuple[Decision, ...]
 
 
-def inline_producers(program: LoopProgram, config: Config) -> Inlined:
+def inline_producers(program: LoopProgram, target: Target, config: Config) -> Inlined:
     """Decide backwards, substitute forwards."""
-    inliner = _Inliner(program, config)
+    inliner = _Inliner(program, target, config)
     inliner.decide()
     return Inlined(tuple(inliner.substituted()), tuple(reversed(inliner.decisions)))
 
 
 class _Inliner:
-    def __init__(self, program: LoopProgram, config: Config) -> None:
+    def __init__(self, program: LoopProgram, target: Target, config: Config) -> None:
         self.body = program.body
-        self.config = config
+        self.target, self.config = target, config
         self.decisions: list[Decision] = []
         self.inlined: set[int] = set()
         self.dead: set[int] = set()
         self.size: dict[int, int] = defaultdict(lambda: 1)  # ops that end up in each loop
+        self.streams: dict[int, set[Buffer]] = {}  # the long arrays that each loop walks so far
         self.writers: dict[Buffer, list[int]] = defaultdict(list)
         self.readers: dict[Buffer, list[int]] = defaultdict(list)
         self.kept: set[Buffer] = set()
@@ -120,6 +123,7 @@ class _Inliner:
                 self.inlined.add(position)
                 for root, _ in value.sites:
                     self.size[root] += 1
+                    self.streams[root] = self._streams_with(root, step)
                 self._record("inlined", step, value, f"computed at {len(value.sites)} site(s)")
             else:
                 self._record("refused", step, value, reason)
@@ -193,7 +197,18 @@ class _Inliner:
             return f"it would be computed {value.repeats} times for each element"
         if any(self.size[root] >= config.max_fusion_size for root, _ in value.sites):
             return f"its reader already holds max_fusion_size={config.max_fusion_size} ops"
+        walked = max((len(self._streams_with(root, step)) for root, _ in value.sites), default=0)
+        if walked > self.target.streams:
+            return f"{walked} arrays walked at once push each other out of the cache"
         return None
+
+    def _streams_with(self, root: int, step: Loop) -> set[Buffer]:
+        """The long arrays that a loop walks if it computes the result of another itself."""
+        before = self.streams.get(root) or self._streams_of(self.body[root])
+        return before - {step.stores[0].buffer} | self._streams_of(step)
+
+    def _streams_of(self, step: Loop | Extern) -> set[Buffer]:
+        return {b for b in read(step) if self.target.is_stream(buffer_bytes(b))}
 
     def _order_refusal(self, position: int, step: Loop, value: _Value) -> str | None:
         """Reading an input that is updated in place must happen before the update."""

@@ -9,6 +9,7 @@ In: constructors. Out: frozen values that print as text which rebuilds them (`ir
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,6 +37,11 @@ class Buffer:
 
     def __repr__(self) -> str:
         return self.name
+
+
+def buffer_bytes(buffer: Buffer) -> int:
+    """Bytes of its elements, each counted once."""
+    return buffer.dtype.bytes * math.prod(s.number for s in buffer.shape)
 
 
 @dataclass(frozen=True)

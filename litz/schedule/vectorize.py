@@ -107,7 +107,8 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
         inner_cost, orders = _inner_cost(kernel, lanes)
         if best is None or inner_cost <= outer_costs[best]:
             kernel = reorder_inner(kernel, orders)
-            return kernel, Choice(lanes, None, ROW_UNROLL, 1, grain(kernel, 1, config))
+            unroll = _side_by_side(kernel, ROW_UNROLL, target)
+            return kernel, Choice(lanes, None, unroll, 1, grain(kernel, 1, config))
     if best is None:
         return kernel, Choice(1, None, 1, 1, 1 << 62)
     if not config.pick_loop_orders:
@@ -122,11 +123,21 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
         return kernel, Choice(lanes, best, 1, chunk, grain(kernel, block, config), across)
     kernel = reorder_outer(kernel, (*(a for a in kernel.outer if a is not best), best))
     if sequential:
-        lanes *= COLUMN_VECTORS
+        lanes *= _side_by_side(kernel, COLUMN_VECTORS, target)
         while lanes > best.extent.number and lanes > 1:
             lanes //= 2
     chunk = _chunk(kernel, best, lanes, target)
     return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
+
+
+def _side_by_side(kernel: Kernel, most: int, target: Target) -> int:
+    """As many vectors of each sum as leave half of the registers to what is added."""
+    sums = max(
+        len({n for s in p.stores for n in walk(s.value) if n.op == "reduce"}) for p in kernel.phases
+    )
+    while most > 1 and most * sums > target.registers // 2:
+        most //= 2
+    return most
 
 
 def _crossing(kernel: Kernel, best: Expr) -> Expr | None:

@@ -101,3 +101,32 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_results(name: str, options: dict[str, Any]) -> None:
     found = compiled(CASES[name], debug_index_asserts=True, **options)(X)
     torch.testing.assert_close(found, CASES[name](X))
+
+
+def _total(*arrays: torch.Tensor) -> torch.Tensor:
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = total + array
+    return total
+
+
+def test_a_loop_walks_no_more_arrays_than_the_cache_keeps_apart() -> None:
+    arrays = [torch.randn(1 << 16) for _ in range(40)]
+    made = stages(_total, *arrays)
+    assert [len(k.reads) for k in made.kernels.kernels] == [10, 16, 16]
+    assert "17 arrays walked at once push each other out of the cache" in _reasons(made, "refused")
+    torch.testing.assert_close(compiled(_total)(*arrays), _total(*arrays))
+
+
+def test_small_arrays_are_walked_together() -> None:
+    assert len(stages(_total, *(torch.randn(256) for _ in range(40))).kernels.kernels) == 1
+
+
+def test_what_would_walk_too_many_arrays_together_stays_apart() -> None:
+    def function(x: torch.Tensor, *others: torch.Tensor) -> Any:
+        return [_total(x, *others[:9]), _total(x, *others[9:])]
+
+    arrays = [torch.randn(1 << 16) for _ in range(19)]
+    made = stages(function, *arrays)
+    assert len(made.kernels.kernels) == 2
+    assert any("walked at once" in reason for reason in _reasons(made, "refused"))

@@ -106,3 +106,16 @@ def test_equal_layers_schedule_to_equal_kernels() -> None:
 
     first, second = stages(function, torch.randn(8, 8), torch.randn(8, 8)).scheduled
     assert first.kernel.phases == second.kernel.phases and first.choice == second.choice
+
+
+def test_many_sums_in_one_kernel_leave_registers_for_what_they_add() -> None:
+    x, registers = torch.randn(64, 1024), host().registers
+
+    def sums(x: torch.Tensor, dim: int, count: int) -> list[torch.Tensor]:
+        return [(x * k).abs().sum(dim) for k in range(1, count + 1)]
+
+    few = _scheduled(lambda x: sums(x, 1, 2), x)
+    many = _scheduled(lambda x: sums(x, 1, registers // 4), x)
+    assert few.choice.unroll == 4 and many.choice.unroll == 2
+    columns = _scheduled(lambda x: sums(x, 0, registers // 2), x)
+    assert columns.choice.lanes == LANES
