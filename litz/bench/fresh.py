@@ -56,13 +56,13 @@ def measure_compile(
 
 
 def measure_memory(case: Case, settings: Settings, say: Say) -> list[Row]:
-    """Bytes that a call adds to the process at its peak, and the arena that Litz planned."""
+    """Bytes that a call adds at its peak, the arena that Litz planned, and what it has packed."""
     series = Series(candidates_of(case, settings))
     for name in series.rounds(settings.rounds):
         say(name)
         with empty_caches() as environment:
             series.add(name, series.run("memory", case, name, settings, environment))
-    planned = {"arena": "planned MB", "unplanned": "without reuse MB"}
+    planned = {"arena": "planned MB", "unplanned": "without reuse MB", "held": "packed MB"}
     facts = {
         planned[key]: 1e-6 * value
         for key, values in series.samples[OURS].items()

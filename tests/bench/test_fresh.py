@@ -28,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         seen.append((words, environment))
         k = float(next(count))
         if words[0] == "memory":
-            return {"memory": k * 1e6, "arena": 2e6, "unplanned": 3e6}
+            return {"memory": k * 1e6, "arena": 2e6, "unplanned": 3e6, "held": 4e6}
         second = len(seen) > 1 and seen[-2][1] == environment
         return {"graph": None if words[4] == "inductor" and second else k / 10, "first call": k}
 
@@ -63,7 +63,7 @@ def test_memory_comes_with_the_plan(asked: Asked) -> None:
         "litz", "inductor", "eager", "inductor", "eager", "litz",
     ]  # fmt: skip
     assert row.samples == {"litz": (1e6, 6e6), "inductor": (2e6, 4e6), "eager": (3e6, 5e6)}
-    assert row.facts == pytest.approx({"planned MB": 2, "without reuse MB": 3})
+    assert row.facts == pytest.approx({"planned MB": 2, "without reuse MB": 3, "packed MB": 4})
 
 
 def test_who_fails_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
