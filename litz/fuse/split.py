@@ -37,6 +37,9 @@ from litz.ir.program import Buffer, Kernel, Phase, Store, loads
 FEW_ROWS = 16
 # A column reduction takes its rows side by side: this many keep as many threads busy as one row.
 COLUMNS_A_ROW = 64
+# Of an array that no cache holds, whole rows pass by: then threads can only share pieces of rows.
+COLUMNS_PASSING_BY = 1024
+WORTH_PASSING_BY = 1 << 19
 # Elements that are worth a second kernel.
 WORTH_SPLITTING = 1 << 16
 # Elements of a piece, and the most pieces of a row.
@@ -57,7 +60,9 @@ def split_reduction(kernel: Kernel) -> list[Kernel]:
     if not _can_split(phase):
         return [kernel]
     rows, points = extent_of(kernel.outer), extent_of(phase.inner)
-    tasks = rows if _along_rows(phase) else -(-rows // COLUMNS_A_ROW)
+    large = rows * points >= WORTH_PASSING_BY
+    together = COLUMNS_PASSING_BY if large else COLUMNS_A_ROW
+    tasks = rows if _along_rows(phase) else -(-rows // together)
     if not few_rows(tasks, rows * points // max(tasks, 1)):
         return [kernel]
     cut = cut_axes(phase.inner, min(MOST_PIECES, rows * points // (tasks * PIECE)))

@@ -54,6 +54,7 @@ class Choice:
     chunk: int
     grain: int
     across: Expr | None = None
+    rows: int = 0  # that pass by together in a column reduction with its sums in memory
     product: Blocking | None = None  # the kernel is a matrix product and what follows it
     asserts: bool = False  # hold every access against the bounds of its buffer
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from litz.config import Config
 from litz.ir.expr import Expr, extent_of, walk
 from litz.ir.index import coefficient
-from litz.ir.ops import OPS, SCANS
+from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import Kernel, Phase, Store, loads
 from litz.ir.scheduled import Choice
 from litz.schedule.axes import reorder_inner, reorder_outer, stride_along
@@ -24,6 +24,11 @@ ROW_UNROLL = 4
 SCAN_LATENCY = 4
 # Native vectors in the lanes of a column reduction, for the same reason.
 COLUMN_VECTORS = 4
+# Rows that pass by together in a column reduction of an array that no cache holds, the most columns
+# whose sums wait in the first cache meanwhile, and the fewest that are worth it.
+ROWS = 4
+MOST_COLUMNS = 1024
+FEWEST_COLUMNS = 128
 # Vectors of the vector axis that a transposing kernel takes before it moves on across.
 CROSSING_VECTORS = 4
 
@@ -122,12 +127,38 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
         across = along if lanes > 1 else None
         return kernel, Choice(lanes, best, 1, chunk, grain(kernel, block, config), across)
     kernel = reorder_outer(kernel, (*(a for a in kernel.outer if a is not best), best))
+    if _passes_by(kernel, best, target):
+        chunk = _evenly(best.extent.number, MOST_COLUMNS, lanes)
+        return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config), rows=ROWS)
     if sequential:
         lanes *= _side_by_side(kernel, COLUMN_VECTORS, target)
         while lanes > best.extent.number and lanes > 1:
             lanes //= 2
     chunk = _chunk(kernel, best, lanes, target)
     return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
+
+
+def _passes_by(kernel: Kernel, columns: Expr, target: Target) -> bool:
+    """Whether a kernel is nothing but a reduction along the columns of an array that no cache
+    holds, so that it is better read row by row."""
+    (phase, *others), wide = kernel.phases, columns.extent.number >= FEWEST_COLUMNS
+    if others or not wide or len(phase.inner) != 1 or phase.inside or in_order(phase):
+        return False
+    reduces = [n for s in phase.stores for n in walk(s.value) if n.op == "reduce"]
+    if any(REDUCTIONS[n.attr[0]].gives_index for n in reduces):
+        return False
+    return any(
+        extent_of(n.axes) * n.dtype.bytes > target.l2_bytes
+        and stride_along(n.index[0], columns) == 1
+        and stride_along(n.index[0], phase.inner[0]) >= columns.extent.number
+        for n in loads(*(s.value for s in phase.stores))
+    )
+
+
+def _evenly(n: int, most: int, lanes: int) -> int:
+    """About equal chunks of whole vectors, none larger than `most`."""
+    chunks = -(-n // most)
+    return -(-n // (chunks * lanes)) * lanes
 
 
 def _side_by_side(kernel: Kernel, most: int, target: Target) -> int:

@@ -66,10 +66,10 @@ class Reduction:
             value = b.select(values.mask, value, start)
         slot = self.slots[copy]
         before = b.emit(f"load {self.type}, {slot}", self.type)
-        after = self._combine(before, value)
+        after = self.combined(before, value)
         b.lines.append(f"  store {after}, {slot}")
 
-    def _combine(self, x: Value, y: Value) -> Value:
+    def combined(self, x: Value, y: Value) -> Value:
         return SPELLING[self.spec.combine](self.values.b, self.dtype, x, y)
 
     def _update_place(self, value: Value) -> None:
@@ -107,7 +107,7 @@ class Reduction:
         for slot, aside in zip(self.slots, self.aside, strict=True):
             before = b.emit(f"load {self.type}, {aside}", self.type)
             more = b.emit(f"load {self.type}, {slot}", self.type)
-            b.lines.append(f"  store {self._combine(before, more)}, {aside}")
+            b.lines.append(f"  store {self.combined(before, more)}, {aside}")
             b.lines.append(f"  store {zero}, {slot}")
 
     def finish(self, fold_lanes: bool) -> Value:
@@ -123,7 +123,7 @@ class Reduction:
             )
             return self._fold_places(parts[0], where) if fold_lanes else where
         while len(parts) > 1:
-            pairs = [self._combine(x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
+            pairs = [self.combined(x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
             parts = pairs + parts[len(pairs) * 2 :]
         return self._fold(parts[0]) if fold_lanes else parts[0]
 
@@ -132,7 +132,7 @@ class Reduction:
         b = self.values.b
         while value.type.lanes > 1:
             low, high = (self._half(value, part) for part in (0, 1))
-            value = self._combine(low, high)
+            value = self.combined(low, high)
         return value if self.dtype is not BOOL else b.compare("ne", value, 0)
 
     def _half(self, value: Value, part: int) -> Value:
