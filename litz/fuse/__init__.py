@@ -83,7 +83,8 @@ def _prepared_first(
     made: set[Buffer] = set()
     first: list[Kernel | Extern] = []
     for step in body if static else ():
-        known = isinstance(step, Kernel) and made.union(static).issuperset(read(step))
+        kept = isinstance(step, Kernel) or step.packs
+        known = kept and made.union(static).issuperset(read(step))
         if known and not seen.intersection(written(step)):
             first.append(step)
             made.update(written(step))

@@ -123,6 +123,10 @@ class ViewArg:
     offset: Expr
 
 
+# Calls whose result only other calls can read: a weight as oneDNN wants it.
+PACKERS = frozenset({"mkldnn._reorder_convolution_weight.default"})
+
+
 @dataclass(frozen=True)
 class Extern:
     """A call of an ATen (or custom) op. Operands are `ViewArg`s, sizes and plain constants."""
@@ -136,6 +140,11 @@ class Extern:
     ordered: bool = False  # it draws from the generator: such calls keep their order
     mutates: tuple[Buffer, ...] = ()
     origins: tuple[Origin, ...] = ()
+
+    @property
+    def packs(self) -> bool:
+        """Whether it only brings its operand into the form that another call wants."""
+        return self.target in PACKERS
 
     @cached_property
     def reads(self) -> list[Buffer]:
@@ -245,12 +254,13 @@ class KernelGraph:
 
     @cached_property
     def held(self) -> tuple[Buffer, ...]:
-        """What kernels make of parameters alone: kept from call to call, made anew when one of
-        them changes. Such kernels come before all other steps."""
+        """What kernels and packing calls make of parameters alone: kept from call to call, made
+        anew when one of them changes. Such steps come before all others."""
         shown = {o.value.buffer for o in self.outputs if isinstance(o.value, ViewArg)}
         found: dict[Buffer, None] = {}
         for step in self.body if self.static else ():
-            known = isinstance(step, Kernel) and self.static.union(found).issuperset(read(step))
+            kept = isinstance(step, Kernel) or step.packs
+            known = kept and self.static.union(found).issuperset(read(step))
             if not known or shown.union(self.inputs).intersection(written(step)):
                 break
             found.update(dict.fromkeys(written(step)))

@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 
 from litz.config import Config
 from litz.errors import PassFailed
 from litz.ir.graph import Graph
 from litz.passes.channels_last import channels_last
+from litz.passes.fold_channel_factors import fold_channel_factors
 from litz.passes.fold_constants import fold_constants
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
 from litz.passes.hooks import run_hook
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
+from litz.passes.pack_convolutions import pack_convolutions
 from litz.passes.remove_dead_code import remove_dead_code
 from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
@@ -43,7 +46,7 @@ class Pass:
         return (self.run.__doc__ or "").split("\n", 1)[0]
 
     def is_on(self, config: Config) -> bool:
-        return self.flag is None or bool(getattr(config, self.flag))
+        return self.flag is None or bool(attrgetter(self.flag)(config))
 
 
 PASSES = [
@@ -51,7 +54,9 @@ PASSES = [
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(remove_identities),
+    Pass(fold_channel_factors, "cpp.weight_prepack"),
     Pass(channels_last, "layout_optimization"),
+    Pass(pack_convolutions, "cpp.weight_prepack"),
     Pass(merge_common_subexpressions),
     Pass(remove_dead_code, "use_dce"),
 ]

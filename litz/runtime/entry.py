@@ -28,6 +28,7 @@ from litz.config import Config
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg, read, written
 from litz.ir.source import Source
+from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, window, with_layout
 from litz.runtime.steps import freed_after, is_whole, numbers, op_of, returns_alias, torch_dtype
 
@@ -40,7 +41,7 @@ class Entry:
 
     def __init__(
         self, plan: Plan, source: Source, segments: Segments, constants: dict[str, torch.Tensor],
-        held: dict[str, torch.Tensor], config: Config,
+        held: Held | None, config: Config,
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
@@ -48,6 +49,7 @@ class Entry:
         self.local: dict[str, str] = {}  # the Python name of a buffer outside the arena
         kernels = [s for s in self.graph.body if isinstance(s, Kernel)]
         self.in_table = {b.name for k in kernels for b in (*read(k), *written(k))}
+        self.in_table |= {b.name for b in plan.sources}  # whose samples are looked at
         self.constants = {name: constants[name] for name in (b.name for b in self.graph.constants)}
         self.segments, self.held = segments, held
         self.lines: list[str] = []
@@ -58,9 +60,11 @@ class Entry:
         for name, tensor in self.constants.items():
             self.local[name] = self._name("constant", tensor)
             self._point(name)
-        for name, tensor in self.held.items():
-            self.local[name] = self._name("held", tensor)  # every workspace knows its address
-        if self.held:
+        if self.held is not None:
+            for name, tensor in self.held.tensors.items():
+                self.local[name] = self._name("held", tensor)  # every workspace knows its address
+            self.names["packed"] = self.held.packed
+            self.local |= {name: f"packed[{name!r}]" for name in self.held.packed}
             given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
             self.lines.append(f"refresh(address, ({given}))")
         self._outputs_to_allocate()

@@ -39,8 +39,7 @@ class CompiledGraph:
         else:
             segments = segments_of(source, binary)
         self.held = None if source.preparation is None else Held(plan, source, binary)
-        held = {} if self.held is None else self.held.tensors
-        entry = Entry(plan, source, segments, constants, held, config)
+        entry = Entry(plan, source, segments, constants, self.held, config)
         self.text = entry.text()
         self.views = tuple(entry.views)
         self.free: list[Workspace] = []

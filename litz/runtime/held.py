@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from litz.ir.program import Plan
+from litz.ir.program import Extern, Plan, ViewArg
 from litz.ir.source import SAMPLES, Binary, Source
-from litz.runtime.steps import NATIVE, numbers, torch_dtype
+from litz.runtime.memory import window
+from litz.runtime.steps import NATIVE, is_whole, numbers, op_of, torch_dtype
 
 CHANGED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
 
@@ -26,11 +27,17 @@ class Held:
 
     def __init__(self, plan: Plan, source: Source, binary: Binary) -> None:
         assert source.preparation is not None
+        self._names = [b.name for b in plan.sources]
+        self._packing = [s for s in plan.graph.body[: plan.graph.prepared] if isinstance(s, Extern)]
+        self.packed: dict[str, torch.Tensor | None] = {
+            b.name: None for step in self._packing for b in step.writes
+        }
         self.tensors = {
             b.name: torch.empty_strided(
                 numbers(b.shape), numbers(b.strides), dtype=torch_dtype(b.dtype)
             )
             for b in plan.graph.held
+            if b.name not in self.packed
         }
         self.seen = torch.zeros(len(plan.sources) * (SAMPLES + 1), dtype=torch.int64)
         self.versions: list[int] | None = None
@@ -41,7 +48,8 @@ class Held:
 
     @property
     def bytes(self) -> int:
-        return sum(t.untyped_storage().nbytes() for t in self.tensors.values())
+        packed: int = sum(t.numel() * t.itemsize for t in self.packed.values() if t is not None)
+        return packed + sum(t.untyped_storage().nbytes() for t in self.tensors.values())
 
     def refresh(self, address: int, parameters: tuple[torch.Tensor, ...]) -> None:
         """Make all anew if one parameter is not what it was."""
@@ -49,7 +57,22 @@ class Held:
             changed, now = self._changed(address), _versions(parameters)
             if changed or now != self.versions:
                 self._prepare(address)
+                self._pack(dict(zip(self._names, parameters, strict=True)))
                 self.versions, self.made = now, self.made + 1
+
+    def _pack(self, parameters: dict[str, torch.Tensor]) -> None:
+        known = self.tensors | parameters
+
+        def value(operand: Any) -> Any:
+            if isinstance(operand, ViewArg):
+                base = known[operand.buffer.name]
+                return base if is_whole(operand) else window(base, operand)
+            return operand
+
+        with torch.no_grad():
+            for step in self._packing:
+                (made,) = step.writes
+                self.packed[made.name] = op_of(step)(*map(value, step.args))
 
 
 def _versions(parameters: tuple[Any, ...]) -> list[int]:

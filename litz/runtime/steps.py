@@ -69,7 +69,8 @@ def returns_alias(step: Extern) -> bool:
 def freed_after(plan: Plan) -> dict[int, list[str]]:
     """For each step, ATen's own results that no later step and no output uses."""
     body = plan.graph.body
-    own = {b.name for s in body if isinstance(s, Extern) and not s.into for b in s.writes}
+    calls = [s for s in body[plan.graph.prepared :] if isinstance(s, Extern) and not s.into]
+    own = {b.name for s in calls for b in s.writes}
     shown = {o.value.buffer.name for o in plan.graph.outputs if isinstance(o.value, ViewArg)}
     found: dict[int, list[str]] = {}
     for name, position in plan.last_use.items():

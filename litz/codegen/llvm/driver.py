@@ -69,17 +69,22 @@ declare i64 @llvm.umin.i64(i64, i64)
 
 
 def preparation(plan: Plan) -> Segment | None:
-    """The kernels that make what is held of parameters."""
-    count = plan.graph.prepared
-    return Segment("litz_prepare", tuple(range(count))) if count else None
+    """The kernels that make what is held of parameters; calls may pack it further."""
+    if not plan.graph.prepared:
+        return None
+    return Segment("litz_prepare", tuple(range(_prepared_kernels(plan))))
+
+
+def _prepared_kernels(plan: Plan) -> int:
+    return sum(isinstance(step, Kernel) for step in plan.graph.body[: plan.graph.prepared])
 
 
 def segments(plan: Plan) -> list[Segment]:
     """Runs of kernels between extern calls, behind the preparation."""
     found: list[Segment] = []
     numbers: list[int] = []
-    kernel = plan.graph.prepared
-    for step in plan.graph.body[kernel:]:
+    kernel = _prepared_kernels(plan)
+    for step in plan.graph.body[plan.graph.prepared :]:
         if isinstance(step, Kernel):
             numbers.append(kernel)
             kernel += 1

@@ -1,0 +1,105 @@
+"""What scales and shifts the channels of a convolution goes into its weights, and follows them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import litz
+from litz.ir.expr import walk
+from litz.ir.program import Kernel
+
+
+def _norm(channels: int, kind: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
+    norm = kind(channels)
+    for tensor in (norm.running_mean, norm.weight, norm.bias):
+        nn.init.normal_(tensor)  # type: ignore[arg-type]
+    nn.init.uniform_(norm.running_var, 0.5, 2)  # type: ignore[arg-type]
+    return norm
+
+
+class Scaled(nn.Module):
+    """Numbers and factors on either side of the ops that fold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 3)
+        self.gamma = nn.Parameter(torch.randn(8, 1, 1))
+        self.beta = nn.Parameter(torch.randn(1, 8, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (3 - self.conv(x) / self.gamma) * 0.5 + self.beta - 1
+
+
+X = torch.randn(2, 4, 9, 9)
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "bias": lambda: (nn.Sequential(nn.Conv2d(4, 8, 3), _norm(8), nn.ReLU()), X),
+    "no bias": lambda: (nn.Sequential(nn.Conv2d(4, 8, 3, bias=False), _norm(8)), X),
+    "groups": lambda: (nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), _norm(8)), X),
+    "one dimension": lambda: (
+        nn.Sequential(nn.Conv1d(4, 8, 3), _norm(8, nn.BatchNorm1d)), torch.randn(2, 4, 9)
+    ),
+    "three dimensions": lambda: (
+        nn.Sequential(nn.Conv3d(4, 8, 3), _norm(8, nn.BatchNorm3d)), torch.randn(2, 4, 5, 5, 5)
+    ),
+    "numbers and factors": lambda: (Scaled(), X),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = MODELS[name]()
+    model.eval()
+    compiled = torch.compile(model, backend="litz", options={"on_error": "raise"})
+
+    def agree() -> None:
+        expected = copy.deepcopy(model).double()(x.double())
+        torch.testing.assert_close(compiled(x).double(), expected, rtol=2e-5, atol=2e-5)
+
+    with torch.no_grad():
+        agree()
+        for parameter in (*model.parameters(), *model.buffers()):
+            if parameter.is_floating_point():
+                parameter.mul_(1.5)  # weights follow
+        agree()
+
+
+def _ops_at_each_call(model: nn.Module, x: Tensor, **options: object) -> set[str]:
+    """The ops of the kernels that a warm call runs."""
+    with torch.no_grad(), litz.config.patch(options):
+        (report,) = litz.explain(model, x).graphs
+    graph = report.plan.graph
+    kernels = [k for k in graph.body[graph.prepared :] if isinstance(k, Kernel)]
+    return {n.op for k in kernels for s in k.stores for n in walk(s.value)}
+
+
+def test_a_batch_norm_costs_a_call_nothing() -> None:
+    model, x = MODELS["bias"]()
+    model.eval()
+    assert _ops_at_each_call(model, x) <= {"load", "axis", "const", "max"}
+    unfolded = _ops_at_each_call(model, x, **{"cpp.weight_prepack": False})
+    assert unfolded >= {"mul", "sub", "sqrt"}  # nothing is kept: then it is cheaper as it was
+
+
+def test_what_is_seen_elsewhere_stays() -> None:
+    model, x = MODELS["bias"]()
+    model.eval()
+
+    class Seen(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            between = model[0](x)  # type: ignore[index]
+            return between, model[1](between)  # type: ignore[index]
+
+    assert "mul" in _ops_at_each_call(Seen(), x)
+
+
+def test_training_graphs_are_left_alone() -> None:
+    model, x = MODELS["bias"]()
+    compiled = torch.compile(model, backend="litz", options={"on_error": "raise"})
+    torch.testing.assert_close(compiled(x), copy.deepcopy(model)(x), rtol=1e-4, atol=1e-4)

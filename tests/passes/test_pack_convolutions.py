@@ -1,0 +1,100 @@
+"""Convolutions take packed weights, with a residual and a ReLU in the same call; weights follow."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import litz
+from litz.ir.program import Extern, Kernel
+
+pytestmark = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"
+)
+X = torch.randn(2, 16, 12, 11).to(memory_format=torch.channels_last)
+
+
+class Block(nn.Module):
+    """Two convolutions and a residual, as in a ResNet; one of `kind`s of endings."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first = nn.Conv2d(16, 16, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(16, 16, 3, padding=2, dilation=2, groups=4)
+
+    def forward(self, x: Tensor) -> object:
+        inside = F.relu(self.first(x))
+        result = self.second(inside)
+        if self.kind == "residual":
+            return F.relu(result + x)
+        if self.kind == "sum":
+            return x + result
+        if self.kind == "broadcast":
+            return result + x[:, :1]
+        if self.kind == "twice":
+            return F.relu(result + self.second(x))
+        if self.kind == "seen":
+            return result, F.relu(result + inside)
+        return result.sigmoid()
+
+
+KINDS = ("residual", "sum", "broadcast", "twice", "seen", "other")
+
+
+def _agree(compiled: nn.Module, model: nn.Module) -> None:
+    found, expected = compiled(X), copy.deepcopy(model).double()(X.double())
+    torch.testing.assert_close(found, expected, check_dtype=False, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_follow_parameters(kind: str) -> None:
+    torch.manual_seed(0)
+    model = Block(kind)
+    compiled = torch.compile(model, backend="litz", options={"on_error": "raise"})
+    with torch.no_grad():
+        _agree(compiled, model)
+        model.first.weight.mul_(2)
+        model.second.weight.data[3].neg_()  # which torch does not count
+        _agree(compiled, model)
+        _agree(compiled, model)
+
+
+def _steps(kind: str) -> tuple[list[Extern], list[Extern], list[Kernel]]:
+    """Calls that pack, calls at each call, kernels at each call."""
+    with torch.no_grad():
+        (report,) = litz.explain(Block(kind), X).graphs
+    graph = report.plan.graph
+    first, rest = graph.body[: graph.prepared], graph.body[graph.prepared :]
+    packing = [s for s in first if isinstance(s, Extern)]
+    calls = [s for s in rest if isinstance(s, Extern)]
+    return packing, calls, [s for s in rest if isinstance(s, Kernel)]
+
+
+def test_a_residual_and_a_relu_are_part_of_the_call() -> None:
+    packing, (first, second), kernels = _steps("residual")
+    assert len(packing) == 2 and all(step.packs for step in packing)
+    assert (first.target, first.args[7]) == ("mkldnn._convolution_pointwise.default", "relu")
+    assert second.target == "mkldnn._convolution_pointwise.binary"
+    assert second.args[8] == "add" and second.args[10] == "relu"
+    assert not kernels
+
+
+def test_a_weight_that_is_used_twice_is_packed_once() -> None:
+    packing, calls, _ = _steps("twice")
+    assert len(packing) == 2 and len(calls) == 3
+
+
+def test_what_is_seen_elsewhere_is_not_added_into() -> None:
+    _, (_, second), kernels = _steps("seen")
+    assert second.args[7] == "none" and kernels
+
+
+def test_nothing_is_kept_if_the_user_says_so() -> None:
+    with torch.no_grad(), litz.config.patch({"cpp.weight_prepack": False}):
+        (report,) = litz.explain(Block("residual"), X).graphs
+    assert {e.target for e in report.plan.graph.externs} == {"aten.convolution.default"}
