@@ -49,7 +49,8 @@ class Held:
     @property
     def bytes(self) -> int:
         packed: int = sum(t.numel() * t.itemsize for t in self.packed.values() if t is not None)
-        return packed + sum(t.untyped_storage().nbytes() for t in self.tensors.values())
+        held: int = sum(t.untyped_storage().nbytes() for t in self.tensors.values())
+        return packed + held
 
     def refresh(self, address: int, parameters: tuple[torch.Tensor, ...]) -> None:
         """Make all anew if one parameter is not what it was."""
