@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils import _pytree as pytree
 
 from litz.capture.autograd import STATIC, through_autograd
 from litz.capture.decompositions import decompositions
@@ -34,6 +35,13 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     return Graph(copied, kind=kind, attributes=attributes, static=static)
 
 
+def devices_of(module: torch.fx.GraphModule) -> set[torch.device]:
+    """Where the tensors of a graph lie."""
+    values = (node.meta.get("val") for node in module.graph.nodes)
+    tensors = (t for value in values for t in pytree.tree_leaves(value))
+    return {t.device for t in tensors if isinstance(t, torch.Tensor)}
+
+
 def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
     found: Any = module
     for part in path.split("."):
@@ -45,6 +53,7 @@ __all__ = [
     "STATIC",
     "capture",
     "decompositions",
+    "devices_of",
     "is_symbolic",
     "sizes_of",
     "specialize",
