@@ -14,6 +14,7 @@ from litz.config import Config
 from litz.ir.program import Decision, Extern, Kernel, Plan, read, written
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
+from litz.runtime import reason_to_skip
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,18 @@ class Report:
 
     def _graph_decisions(self) -> tuple[Decision, ...]:
         """Choices about the whole graph that a flag asked for and the target refuses."""
-        if not self.config.triton.cudagraphs or isinstance(self.source, DeviceSource):
+        if not self.config.triton.cudagraphs:
             return ()
         reason = "CUDA graphs record GPU work; this graph runs on the CPU"
+        if isinstance(self.source, DeviceSource):
+            skip = reason_to_skip(self.plan.graph, self._device())
+            if skip is None:
+                return ()
+            reason = str(skip)
         return (Decision("refused", "triton.cudagraphs", f"{self.kind} graph", reason),)
+
+    def _device(self) -> str:
+        return next((b.device for b in self.plan.outside if b.device != "cpu"), "cpu")
 
     @property
     def aten_ops(self) -> Counter[str]:

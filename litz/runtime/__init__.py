@@ -13,6 +13,7 @@ from litz.config import Config
 from litz.ir.program import Plan
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
 from litz.runtime.cuda import Cuda
+from litz.runtime.cudagraphs import reason_to_skip, replayed
 from litz.runtime.device_graph import DeviceGraph
 from litz.runtime.graph import CompiledGraph
 from litz.target import Target
@@ -30,7 +31,10 @@ def link(
         return CompiledGraph(plan, source, binary, constants, config)
     assert isinstance(binary, DeviceBinary) and target is not None
     device = Cuda(torch.device(target.device).index or 0)
-    return DeviceGraph(plan, source, binary, constants, device, config)
+    graph = DeviceGraph(plan, source, binary, constants, device, config)
+    if config.triton.cudagraphs:
+        graph.call = replayed(graph) or graph.call
+    return graph
 
 
-__all__ = ["CompiledGraph", "DeviceGraph", "link"]
+__all__ = ["CompiledGraph", "DeviceGraph", "link", "reason_to_skip"]

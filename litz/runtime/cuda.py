@@ -17,6 +17,7 @@ from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-def
 
 from litz.errors import DriverError
 from litz.ir.source import Cubin
+from litz.runtime.cudagraphs import CudaRecorder
 
 MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 FREE_SHARED = 48 * 1024  # a kernel that wants more has to ask
@@ -77,6 +78,10 @@ class Cuda:
         """Call with this device as the current one."""
         with torch.cuda.device(self.index):
             return call(args)
+
+    def recorder(self) -> CudaRecorder:
+        """Who records CUDA graphs on it."""
+        return CudaRecorder(self.index)
 
     def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
         """The handle of each kernel. They stay loaded for as long as this object lives."""

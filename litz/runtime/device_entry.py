@@ -76,7 +76,7 @@ class DeviceEntry(Entry):
         index = self.device.index
         return [
             f"if current() != {index}: return elsewhere(call, args)",
-            *(["if flag.value: fail()"] if self.checks else []),
+            *(["if flag.value: check()"] if self.checks else []),
             *self._unpacked(),
             "try:", "    space = take()", "except IndexError:", "    space = new_space()",
             "table, address = space.table, space.address", "try:",

@@ -66,7 +66,7 @@ class DeviceGraph:
     def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
         scope = {
             **names, "__builtins__": builtins, "take": self.free.pop,
-            "give_back": self.free.append, "new_space": self._new_table, "fail": self._fail,
+            "give_back": self.free.append, "new_space": self._new_table, "check": self.check,
             "flag": self._flag, "failed": _failed, "current": self.device.current,
             "elsewhere": self.device.elsewhere,
             "mismatch": lambda name, tensor: mismatch(self.plan, name, tensor),
@@ -79,10 +79,11 @@ class DeviceGraph:
     def _new_table(self) -> Table:
         return Table(self._fixed, self._size)
 
-    def _fail(self) -> NoReturn:
+    def check(self) -> None:
         """Raise what a kernel of an earlier call noted."""
-        self._flag.value = 0
-        raise IndexOutOfRange()
+        if self._flag.value:
+            self._flag.value = 0
+            raise IndexOutOfRange()
 
 
 def _failed(segment: str, code: int) -> NoReturn:

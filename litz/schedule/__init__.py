@@ -16,7 +16,7 @@ from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axe
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
 from litz.schedule.product import schedule_product
-from litz.schedule.tile import spread_scatter, tile
+from litz.schedule.tile import spread_scatter, tile_axes
 from litz.schedule.vectorize import vectorize
 from litz.target import Target
 from litz.trace import stage
@@ -35,7 +35,7 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
     if config.pick_loop_orders:
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
-    tiled, choice = tile(named, target, config)
+    tiled, choice = tile_axes(named, target, config)
     settled, placed = settle_scratch(tiled, choice.row, len(arguments))
     # Memory behind scratch that registers cannot hold has no name in the plan: it gets one here.
     arguments += tuple(replace(b, name=f"{kernel.name}_{b.name}") for b in placed)

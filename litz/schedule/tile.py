@@ -68,7 +68,7 @@ def _has(kernel: Kernel, op: str) -> bool:
     return any(n.op == op for n in walk(*exprs_of(kernel)))
 
 
-def tile(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Tiling]:
+def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Tiling]:
     """Group the axes, make each group one axis, choose blocks."""
     rows = any(p.inner for p in kernel.phases)
     groups = [kernel.outer] if rows else _sides(kernel)

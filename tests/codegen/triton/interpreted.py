@@ -3,7 +3,8 @@
 In: a function and its inputs. Out: its outputs, computed by the very kernels, native launcher and
 entry that a GPU would run; only `cuLaunchKernel` is ours. Every address is held against the
 arguments of its launch. Triton decides when it is imported whether it interprets: so this module
-belongs in a process that has TRITON_INTERPRET=1. Example: `run(lambda x: x + 1, torch.ones(8))`.
+belongs in a process that has TRITON_INTERPRET=1. Example:
+`graph, device = graph_of(tiled(lambda x: x + 1, torch.ones(8)))`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from litz.build import build_launcher
 from litz.build.triton_worker import function_of
 from litz.codegen import emit
 from litz.config import snapshot
+from litz.errors import DriverError
 from litz.ir.ops import OPS
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
 from litz.runtime.device_graph import DeviceGraph
@@ -174,19 +176,11 @@ def _at(address: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype)
 
 
-def graph_of(made: Stages, target: Target = TARGET, **options: Any) -> tuple[DeviceGraph, Any]:
-    """The callable that `link` would make, on the interpreter, and the device it runs on."""
-    config = snapshot(options)
+def graph_of(made: Stages, target: Target = TARGET) -> tuple[DeviceGraph, Interpreted]:
+    """What the stages made of a function, linked."""
     source = emit(made.plan, made.scheduled, target)
     assert isinstance(source, DeviceSource)
-    spans: dict[str, list[int]] = {}
-    for name, kernel in zip(source.names, made.scheduled, strict=True):
-        spans[name] = [_bytes(b) for b in kernel.arguments]
-    cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
-    binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
-    device = Interpreted(source, spans)
-    constants = made.graph.constants
-    return DeviceGraph(made.plan, source, binary, constants, device, config), device
+    return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, snapshot({}))
 
 
 def _bytes(buffer: Any) -> int:
@@ -196,6 +190,19 @@ def _bytes(buffer: Any) -> int:
     strides = [s.number for s in buffer.strides]
     span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
     return int(span * buffer.dtype.bytes)
+
+
+def link_interpreted(
+    plan: Any, source: DeviceSource, scheduled: list[Any], constants: Any, config: Any
+) -> tuple[DeviceGraph, Interpreted]:
+    """The callable that `link` would make, on the interpreter, and the device it runs on."""
+    spans: dict[str, list[int]] = {}
+    for name, kernel in zip(source.names, scheduled, strict=True):
+        spans[name] = [_bytes(b) for b in kernel.arguments]
+    cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
+    binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
+    device = Interpreted(source, spans)
+    return DeviceGraph(plan, source, binary, constants, device, config), device
 
 
 def tiled(function: Callable[..., Any], *inputs: Any, **options: Any) -> Stages:
@@ -212,13 +219,11 @@ def tiled(function: Callable[..., Any], *inputs: Any, **options: Any) -> Stages:
     return found[0]
 
 
-def run(function: Callable[..., Any], *inputs: Any, **options: Any) -> list[torch.Tensor]:
-    """The outputs, and then the tensors that went in, updated or not."""
-    made = tiled(function, *inputs, **options)
-    graph, device = graph_of(made)
-    given = [copied(i) for i in inputs if isinstance(i, torch.Tensor)]
+def ran(graph: DeviceGraph, device: Interpreted, inputs: list[torch.Tensor]) -> list[Any]:
+    """The outputs over copies of the inputs, and then these, updated or not."""
+    given = [copied(i) for i in inputs]
     try:
         results = graph(list(given))
-    except Exception as error:
+    except DriverError as error:
         raise (device.error or error) from error
     return [*results, *given]
