@@ -282,9 +282,11 @@ def _random_advances() -> None:
 
 def _skipped() -> str:
     with litz.config.patch({"triton.cudagraphs": True}):
-        seen = litz.explain(lambda x: x.nonzero().sum() + x.sum(), torch.ones(9, device=DEVICE))
+        number = torch.tensor(2.0)  # on the CPU
+        seen = litz.explain(lambda x, s: x * s, torch.ones(9, device=DEVICE), number)
     reasons = [d.reason for g in seen.graphs for d in g.decisions if "cudagraphs" in d.producer]
-    return "; ".join(reasons)
+    assert len(reasons) == 1 and "a number on cpu" in reasons[0], reasons
+    return reasons[0]
 
 
 def _index_error() -> None:

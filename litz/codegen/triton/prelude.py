@@ -69,7 +69,7 @@ def sigmoid(x):
 def log_add_exp(a, b):
     """Equal infinities have no distance."""
     top = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-    return top + libdevice.log1p(libdevice.exp(tl.where(a == b, a - a, -tl.abs(a - b))))
+    return top + libdevice.log1p(libdevice.exp(tl.where(a == b, 0.0, -tl.abs(a - b))))
 
 
 def nan_max(a, b):
