@@ -1,10 +1,10 @@
-# make demo | make test | make test-ops | make lint | make clean. Each sets up what it needs in .venv.
+# make demo | make test | make test-ops | make test-gpu | make lint | make clean. Each sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-ops lint clean
+.PHONY: demo test test-ops test-gpu lint clean
 
 demo: $(READY)
 	@$(BIN)/python -m litz.demo
@@ -17,9 +17,14 @@ test-ops: $(READY)
 	@$(BIN)/python -m tests.ops.sweep --table
 	@$(BIN)/python tests/test_docs.py ops.md
 
+# On a machine with a GPU, with the Python that has torch for it: make test-gpu GPU_PYTHON=python3
+GPU_PYTHON ?= $(BIN)/python
+test-gpu:
+	@PYTHONPATH=. $(GPU_PYTHON) -m tests_gpu.run
+
 lint: $(READY)
-	@$(BIN)/ruff check litz tests
-	@$(BIN)/ruff format --check --quiet litz tests
+	@$(BIN)/ruff check litz tests tests_gpu
+	@$(BIN)/ruff format --check --quiet litz tests tests_gpu
 	@$(BIN)/mypy
 
 # torch goes first and alone: what follows must find it in place and never replace its build.

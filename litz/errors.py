@@ -311,6 +311,22 @@ class InputMismatch(UserError):
         )
 
 
+class DriverError(UserError, RuntimeError):
+    """The CUDA driver refused a call.
+
+    The code is the driver's own; an illegal address or a failed assertion of any kernel before it
+    is reported by whatever is called next. Run with CUDA_LAUNCH_BLOCKING=1 to find that kernel;
+    `on_error="eager"` and `torch.compiler.disable` leave Litz out of it.
+    """
+
+    def __init__(self, call: str, code: int, text: str) -> None:
+        self.call, self.code, self.text = call, code, text
+        super().__init__(
+            f"{call} failed with CUDA error {code}: {text}. "
+            "Run with CUDA_LAUNCH_BLOCKING=1 to see which kernel caused it."
+        )
+
+
 # Ours
 
 

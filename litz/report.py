@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 from litz.config import Config
 from litz.ir.program import Decision, Extern, Kernel, Plan, read, written
-from litz.ir.scheduled import ScheduledKernel
-from litz.ir.source import Binary, Source
+from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
+from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
+from litz.runtime import reason_to_skip
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class Report:
 
     kind: str
     plan: Plan
-    scheduled: tuple[ScheduledKernel, ...]
-    source: Source
-    binary: Binary
+    scheduled: tuple[ScheduledKernel[Choice | Tiling], ...]
+    source: Source | DeviceSource
+    binary: Binary | DeviceBinary
     config: Config
     seconds: dict[str, float]
 
@@ -53,7 +54,15 @@ class Report:
         if not self.config.triton.cudagraphs:
             return ()
         reason = "CUDA graphs record GPU work; this graph runs on the CPU"
+        if isinstance(self.source, DeviceSource):
+            skip = reason_to_skip(self.plan.graph, self._device())
+            if skip is None:
+                return ()
+            reason = str(skip)
         return (Decision("refused", "triton.cudagraphs", f"{self.kind} graph", reason),)
+
+    def _device(self) -> str:
+        return next((b.device for b in self.plan.outside if b.device != "cpu"), "cpu")
 
     @property
     def aten_ops(self) -> Counter[str]:
@@ -76,11 +85,18 @@ class Report:
         return "\n".join(lines)
 
 
-def _kernel_line(kernel: Kernel, scheduled: ScheduledKernel) -> str:
-    choice = scheduled.choice
-    axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
+def _how(choice: Choice | Tiling) -> str:
+    if isinstance(choice, Tiling):
+        return (
+            f"tiles of {' x '.join(map(str, (*choice.blocks, choice.row)))}, {choice.warps} warps"
+        )
     how = f"{choice.lanes} lanes" + (" of the outer axis" if choice.vector is not None else "")
-    how += ", transposed in registers" if choice.across is not None else ""
+    return how + (", transposed in registers" if choice.across is not None else "")
+
+
+def _kernel_line(kernel: Kernel, scheduled: ScheduledKernel[Choice | Tiling]) -> str:
+    axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
+    how = _how(scheduled.choice)
     served = list(dict.fromkeys(o.line for o in kernel.origins if o.line))
     where = f"  for {', '.join(served[:3])}" + (" ..." if len(served) > 3 else "") if served else ""
     sides = f"reads {len(read(kernel))}, writes {len(written(kernel))}"

@@ -1,19 +1,24 @@
 """Targets: what the stages may ask of the machine they compile for.
 
-In: nothing but the machine. Out: `Target`, a frozen value. No stage asks which target it is, only
-what it can do. Facts come from LLVM's host query and the system's files, never from compiling a
-probe. Example: `host().vector_bytes` is 64 on a CPU with AVX-512.
+In: nothing but the machine. Out: `Target`, a frozen value. No stage before `schedule` asks which
+target it is, only what it can do. Facts come from LLVM's host query, the system's files and torch,
+never from compiling a probe. Example: `host().vector_bytes` is 64 on a CPU with AVX-512.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import torch
+
+from litz.config import Config
+from litz.errors import MissingDependency, UnsupportedDevice
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,12 @@ class Target:
     threads: int
     l1_bytes: int
     l2_bytes: int
+    kind: str = "cpu"  # who writes its code: "cpu" is LLVM, "cuda" is Triton
+    device: str = "cpu"  # where its tensors lie
+    products: bool = True  # whether we write matrix products for it
+    holds: bool = True  # whether what is made of parameters alone is kept from call to call
+    # Ops of the table that have no code on it: what needs them stays with ATen.
+    unspelled: frozenset[str] = frozenset()
 
     @property
     def registers(self) -> int:
@@ -38,8 +49,8 @@ class Target:
     def streams(self) -> int:
         """Arrays that one loop walks at the speed of memory. More of them, which all begin at the
         same place of a page, push each other's lines out of the first cache: adding up 96 arrays
-        of 4 MiB in loops of 16 took a third of the time of one loop."""
-        return 16
+        of 4 MiB in loops of 16 took a third of the time of one loop. A GPU has no such limit."""
+        return 16 if self.kind == "cpu" else 1 << 10
 
     def is_stream(self, size: int) -> bool:
         """Whether an array of so many bytes does not just stay in the first cache."""
@@ -54,10 +65,6 @@ class Target:
         """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
         lanes = self.vector_bytes // element_bytes
         return lanes * min(self.registers // 8, -(-columns // lanes))
-
-    @property
-    def kind(self) -> str:
-        return "cpu"
 
 
 @cache
@@ -108,3 +115,43 @@ def host(threads: int | None = None, vector_bits: int | None = None) -> Target:
         l1_bytes=_cache_bytes(1, 32 * 1024),
         l2_bytes=_cache_bytes(2, 512 * 1024),
     )
+
+
+# Neither Triton nor CUDA's math library has these; ATen has kernels for them.
+NOT_ON_CUDA = frozenset(
+    {"airy_ai", "digamma", "gcd", "i0e", "i1e", "k0e", "k1e", "zeta"}
+    | {"chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w"}
+    | {"hermite_h", "hermite_he", "laguerre_l", "legendre_p"}
+)
+
+
+def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:0") -> Target:
+    """A GPU: a thread loads 16 bytes at a time, and a row is short if a multiprocessor holds it."""
+    return Target(
+        name=f"sm_{capability[0]}{capability[1]}",
+        triple="nvptx64-nvidia-cuda",
+        features=(),
+        vector_bytes=16,
+        threads=multiprocessors,
+        l1_bytes=64 * 1024,
+        l2_bytes=512 * 1024,
+        kind="cuda",
+        device=device,
+        products=False,
+        holds=False,  # that a parameter was written to behind torch's back, only a copy would show
+        unspelled=NOT_ON_CUDA,
+    )
+
+
+def target_for(devices: Iterable[torch.device], config: Config) -> Target:
+    """The target of a graph whose tensors lie on these devices."""
+    others = sorted({str(d) for d in devices if d.type != "cpu"})
+    if not others:
+        return host(config.cpp.threads, config.cpp.simdlen)
+    device = torch.device(others[0])
+    if device.type != "cuda" or len(others) > 1:
+        raise UnsupportedDevice(" and ".join(others), supported=("cpu", "one cuda device"))
+    if importlib.util.find_spec("triton") is None:
+        raise MissingDependency("triton", "pip install litz[gpu]")
+    facts = torch.cuda.get_device_properties(device)
+    return cuda((facts.major, facts.minor), facts.multi_processor_count, str(device))

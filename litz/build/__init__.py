@@ -1,21 +1,27 @@
 """Stage 8: source text becomes machine code, in process.
 
-In: `Source`. Out: `Binary`. LLVM parses, optimises and assembles; the object is loaded at once.
-No compiler, linker or temporary file is involved.
+In: `Source` or `DeviceSource`. Out: `Binary` or `DeviceBinary`. LLVM parses, optimises and
+assembles; the object is loaded at once. For a GPU, Triton makes cubins, and LLVM what launches
+them. No C compiler, linker or temporary file is involved.
 """
 
 from __future__ import annotations
 
 from litz.build.llvm import compile_object, load_object
+from litz.build.triton import compile_kernels, worker_count
 from litz.config import Config
-from litz.ir.source import Binary, Source
-from litz.target import Target
+from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
+from litz.target import Target, host
 from litz.trace import Trace, stage
 
 
-@stage("build", "machine code, by LLVM in process")
-def build(source: Source, target: Target, config: Config, trace: Trace) -> Binary:
+@stage("build", "machine code, by LLVM in process and by Triton")
+def build(
+    source: Source | DeviceSource, target: Target, config: Config, trace: Trace
+) -> Binary | DeviceBinary:
     """Compile the module and find its functions."""
+    if isinstance(source, DeviceSource):
+        return _build_device(source, target, config, trace)
     code = compile_object(source.text, target, config.cpp.opt_level, trace)
     with trace.span("load"):
         names = [s.name for s in source.segments]
@@ -23,3 +29,22 @@ def build(source: Source, target: Target, config: Config, trace: Trace) -> Binar
         if source.preparation is not None:
             names += [source.preparation.name, "litz_changed"]
         return load_object(code, names)
+
+
+def _build_device(
+    source: DeviceSource, target: Target, config: Config, trace: Trace
+) -> DeviceBinary:
+    for kernel in source.kernels:
+        trace.note(4, f"Triton source of {kernel.name}", kernel.text)
+    launcher = build_launcher(source, config, trace)
+    with trace.span("triton"):
+        capability = int(target.name.removeprefix("sm_"))
+        count = worker_count(config.compile_threads)
+        cubins = compile_kernels(source.kernels, capability, count)
+    return DeviceBinary(cubins, launcher)
+
+
+def build_launcher(source: DeviceSource, config: Config, trace: Trace) -> Binary:
+    """The native functions that launch a graph's kernels, for the host."""
+    code = compile_object(source.text, host(), config.cpp.opt_level, trace)
+    return load_object(code, [s.name for s in source.segments])

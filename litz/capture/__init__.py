@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.utils import _pytree as pytree
 
 from litz.capture.autograd import STATIC, through_autograd
 from litz.capture.decompositions import decompositions
@@ -29,9 +30,22 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     for node in copied.graph.nodes:
         if node.op == "get_attr":
             attributes[str(node.target)] = _attribute(module, str(node.target))
-    places = [n.name for n in copied.graph.nodes if n.op == "placeholder"]
-    static = frozenset(places[k] for k in module.meta.get(STATIC, ()))
+    places = [n for n in copied.graph.nodes if n.op == "placeholder"]
+    given = [places[k] for k in module.meta.get(STATIC, ())]
+    # What the graph itself updates changes at every call.
+    static = frozenset(n.name for n in given if not any(_updates(user, n) for user in n.users))
     return Graph(copied, kind=kind, attributes=attributes, static=static)
+
+
+def _updates(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    return user.target is torch.ops.aten.copy_.default and user.args[0] is node
+
+
+def devices_of(module: torch.fx.GraphModule) -> set[torch.device]:
+    """Where the tensors of a graph lie."""
+    values = (node.meta.get("val") for node in module.graph.nodes)
+    tensors = (t for value in values for t in pytree.tree_leaves(value))
+    return {t.device for t in tensors if isinstance(t, torch.Tensor)}
 
 
 def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
@@ -45,6 +59,7 @@ __all__ = [
     "STATIC",
     "capture",
     "decompositions",
+    "devices_of",
     "is_symbolic",
     "sizes_of",
     "specialize",

@@ -1,19 +1,25 @@
 """Stage 7: scheduled kernels become source text for their target.
 
-In: `ScheduledKernel`s. Out: `Source`: LLVM IR on CPU.
+In: `ScheduledKernel`s. Out: `Source`, which is LLVM IR, on a CPU; `DeviceSource`, which is Triton,
+on a GPU.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from litz.codegen.llvm.module import emit_module
+from litz.codegen.triton.module import emit_kernels
 from litz.ir.program import Plan
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.source import Source
+from litz.ir.source import DeviceSource, Source
 from litz.target import Target
 from litz.trace import stage
 
 
-@stage("codegen", "LLVM IR text")
-def emit(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> Source:
-    """All kernels of a graph in one module, with the driver that launches them."""
+@stage("codegen", "LLVM IR or Triton text")
+def emit(plan: Plan, kernels: list[ScheduledKernel[Any]], target: Target) -> Source | DeviceSource:
+    """All kernels of a graph, with the driver that launches them."""
+    if target.kind == "cuda":
+        return emit_kernels(plan, kernels)
     return emit_module(plan, kernels, target)

@@ -81,6 +81,11 @@ class Triton:
     cudagraphs: bool = flag(
         False, "runtime", "Record the whole graph as a CUDA graph and replay it."
     )
+    atomics: bool = flag(
+        True,
+        "schedule",
+        "Where scattered elements meet, let the memory combine them: quick, in any order.",
+    )
 
 
 @dataclass(frozen=True)
@@ -185,6 +190,14 @@ class Config:
     )
     size_asserts: bool = flag(
         True, "runtime", "Check dtype, shape and strides of the inputs of each call."
+    )
+
+    compile_threads: int = flag(
+        -1,
+        "build",
+        "Processes that compile GPU kernels at once; below 1, one a processor, up to eight.",
+        code=False,
+        low=-1,
     )
 
     cpp: Cpp = Cpp()

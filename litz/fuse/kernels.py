@@ -157,7 +157,7 @@ def _row(store: Store, outer: tuple[Expr, ...]) -> _Row:
     dims = tuple(d for d, i in enumerate(store.index) if i.axes - set(outer))
     shape = tuple(store.buffer.shape[d] for d in dims)
     name, dtype = f"{store.buffer.name}_row", store.buffer.dtype.compute
-    return _Row(Buffer(name, dtype, shape, row_major(shape)), dims)
+    return _Row(Buffer(name, dtype, shape, row_major(shape), store.buffer.device), dims)
 
 
 def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:

@@ -195,9 +195,10 @@ def _blocks(pair: _Pair, cut: Cut) -> tuple[Loop, Loop]:
     rows = (*cut.outer, *pair.total.axes)
     top, total = pair.top, pair.total
     f = pair.below.args[0].args[0]
-    most = parts_of(f"{top.stores[0].buffer.name}_block", pair.most, rows)
+    most_of, sum_of = top.stores[0].buffer, total.stores[0].buffer
+    most = parts_of(f"{most_of.name}_block", pair.most, rows, most_of)
     highest = Store(most, rows, piece_of(reduce("max", total.reduced, f), cut))
-    sums = parts_of(f"{total.stores[0].buffer.name}_block", pair.summed, rows)
+    sums = parts_of(f"{sum_of.name}_block", pair.summed, rows, sum_of)
     own = _finite(load(most, rows))
     below = apply("exp", apply("sub", f, own))
     summed = Store(sums, rows, piece_of(reduce("sum", total.reduced, below), cut))

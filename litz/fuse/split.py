@@ -131,8 +131,8 @@ def cut_axes(inner: tuple[Expr, ...], pieces: int) -> Cut:
 def _in_two(kernel: Kernel, phase: Phase, cut: Cut) -> list[Kernel]:
     sums = list(dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce"))
     rows = _as_read((*cut.outer, *kernel.outer), [piece_of(n, cut) for n in sums])
-    name = phase.completing[0].buffer.name
-    parts = {n: parts_of(f"{name}_part{k}", n, rows) for k, n in enumerate(sums)}
+    made = phase.completing[0].buffer
+    parts = {n: parts_of(f"{made.name}_part{k}", n, rows, made) for k, n in enumerate(sums)}
     first = [_moved(s, cut) for s in phase.inside]
     first += [Store(parts[n], rows, piece_of(n, cut)) for n in sums]
     pieces = Phase(cut.inner, True, tuple(first))
@@ -158,10 +158,10 @@ def _as_read(rows: tuple[Expr, ...], pieces: list[Expr]) -> tuple[Expr, ...]:
     return tuple(sorted(rows, key=lambda a: -step(a)))
 
 
-def parts_of(name: str, node: Expr, rows: tuple[Expr, ...]) -> Buffer:
-    """Storage for what a reduction gives on each piece."""
+def parts_of(name: str, node: Expr, rows: tuple[Expr, ...], whole: Buffer) -> Buffer:
+    """Storage for what a reduction gives on each piece, beside what it gives on the whole."""
     shape = tuple(a.extent for a in rows)
-    return Buffer(name, node.dtype, shape, row_major(shape))
+    return Buffer(name, node.dtype, shape, row_major(shape), whole.device)
 
 
 def piece_of(node: Expr, cut: Cut) -> Expr:

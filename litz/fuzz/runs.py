@@ -45,7 +45,9 @@ class Compiled:
 
     def _compile(self, module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         with unset_fake_temporarily():  # as the backend does: passes compute with constants
-            self.native, _report = compile_graph(module, "inference", self.config)
+            native, _report = compile_graph(module, "inference", self.config)
+        assert isinstance(native, CompiledGraph)  # programs are made on the CPU
+        self.native = native
 
         def run(args: list[Any]) -> Any:
             return interpreted(self.native, args) if self.interpret else self.native(args)

@@ -5,7 +5,11 @@ In: constructors. Out: frozen values. Buffers are flat here: every index is an e
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Generic
+
+from typing_extensions import TypeVar
 
 from litz.ir.expr import Expr
 from litz.ir.program import Buffer, Kernel
@@ -66,18 +70,51 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class ScheduledKernel:
+class Tiling:
+    """How a kernel runs on a GPU, where a program takes a tile: `blocks` points of each outer axis
+    and `row` points of a row at a time. A phase whose row is no longer than that has it in
+    registers, whole; `ordered` says that where stores may meet, points come one after the other
+    instead of all at once; `wide` says that places need 64 bits."""
+
+    blocks: tuple[int, ...]
+    row: int = 1
+    warps: int = 4
+    stages: int = 1
+    ordered: bool = False
+    wide: bool = False
+
+    def block(self, inner: Expr) -> int:
+        """Points of a row axis taken at a time."""
+        return min(self.row, power_of_two(inner.extent.number))
+
+
+def power_of_two(number: int) -> int:
+    """The least power of two that is not below a number."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+C = TypeVar("C", default=Choice)
+
+
+@dataclass(frozen=True)
+class ScheduledKernel(Generic[C]):
     """`arguments` are the buffers a call passes, in order; names inside are canonical, so that
-    kernels of equal structure are equal and compile once."""
+    kernels of equal structure are equal and compile once. A CPU's choice is a `Choice`, a GPU's a
+    `Tiling`."""
 
     kernel: Kernel
     arguments: tuple[Buffer, ...]
-    choice: Choice
+    choice: C
     steps: tuple[str, ...] = ()  # what was done to the loops, for explain
 
     @property
     def tasks(self) -> int:
-        """Independent pieces of work: outer points, the vector axis counted in chunks."""
+        """Independent pieces of work: outer points, the vector axis counted in chunks; programs on
+        a GPU."""
+        if isinstance(self.choice, Tiling):
+            sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
+            return math.prod(-(-a.extent.number // block) for a, block in sizes)
+        assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:
             return blocking.chunks * blocking.panels

@@ -8,8 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from litz.ir.program import Buffer
+
 # The first entries of the table of pointers that every driver function takes.
 ERROR_FLAG, ARENA = 0, 1
+# A GPU's table goes on with the stream and the address of the driver's launch function.
+STREAM, LAUNCH = 2, 3
 # Elements of each parameter that are remembered, to see a change that torch does not count.
 SAMPLES = 32
 
@@ -43,3 +47,58 @@ class Binary:
     address: dict[str, int]
     object_code: bytes
     owner: Any
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
+    the last one is the error flag if `checks`."""
+
+    name: str
+    text: str
+    pointers: tuple[str, ...]
+    programs: int
+    warps: int
+    stages: int
+    checks: bool = False
+
+
+@dataclass(frozen=True)
+class DeviceSource:
+    """The kernels of a graph, each once, and the text of the native functions that launch them.
+    `names[k]` is the kernel of step k; `handles` is the table entry of each kernel's handle, behind
+    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads."""
+
+    kernels: tuple[DeviceKernel, ...]
+    text: str
+    names: tuple[str, ...]
+    segments: tuple[Segment, ...]
+    layout: dict[str, int]
+    handles: dict[str, int]
+    workspaces: tuple[Buffer, ...] = ()
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        return tuple(k.name for k in self.kernels)
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code of one GPU kernel and what a launch has to know of it."""
+
+    name: str
+    code: bytes
+    shared: int
+    warps: int
+
+
+@dataclass(frozen=True)
+class DeviceBinary:
+    """The kernels by name, and the native functions that launch them."""
+
+    cubins: dict[str, Cubin]
+    launcher: Binary
+
+    @property
+    def object_code(self) -> bytes:
+        return self.launcher.object_code

@@ -42,7 +42,7 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.ir.scheduled import ScheduledKernel
+from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 
 # Text and how tightly its outermost operator binds, as in Python's grammar.
 Spelling = tuple[str, int]
@@ -98,17 +98,20 @@ def extern_text(step: Extern) -> str:
     return _extern_text(step) + _comment(step.origins)
 
 
-def scheduled_text(scheduled: ScheduledKernel) -> str:
+def scheduled_text(scheduled: ScheduledKernel[Choice | Tiling]) -> str:
     """A kernel as it runs: which buffer each flat name is, its lanes and tasks, its loops."""
-    choice = scheduled.choice
-    where = "each phase's last inner axis" if choice.vector is None else choice.vector.attr
     names = ", ".join(f"b{k} = {b}" for k, b in enumerate(scheduled.arguments))
-    lines = [
-        f"lanes {choice.lanes} along {where}, {scheduled.tasks} tasks, {choice.grain} a thread",
-        names,
-        *scheduled.steps,
-    ]
+    lines = [_how(scheduled), names, *scheduled.steps]
     return "\n".join(["# " + line for line in lines] + [kernel_text(scheduled.kernel)])
+
+
+def _how(scheduled: ScheduledKernel[Choice | Tiling]) -> str:
+    choice = scheduled.choice
+    if isinstance(choice, Tiling):
+        return f"{scheduled.tasks} programs, {choice}"
+    where = "each phase's last inner axis" if choice.vector is None else choice.vector.attr
+    tasks = f"{scheduled.tasks} tasks, {choice.grain} a thread"
+    return f"lanes {choice.lanes} along {where}, {tasks}"
 
 
 def kernel_text(kernel: Kernel) -> str:

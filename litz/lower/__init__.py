@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
-from litz.ir.expr import Expr
+from litz.ir.expr import Expr, walk
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg
+from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg, exprs_of
 from litz.lower import (
     create,
     gather,
@@ -65,7 +65,6 @@ FAMILIES = (
 def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
     """Lower every node in order."""
     low = Lowering(config, target)
-    updated = {n.args[0] for n in graph.nodes if n.target is torch.ops.aten.copy_.default}
     known: dict[torch.fx.Node, Any] = {}
     inputs: list[Buffer | Expr] = []
     constants: list[Buffer] = []
@@ -75,7 +74,7 @@ def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
         if node.op == "placeholder":
             known[node] = _input(low, node)
             inputs.append(known[node].buffer)
-            if node.name in graph.static and node not in updated:
+            if node.name in graph.static:
                 low.static.add(known[node].buffer)
         elif node.op == "get_attr":
             known[node] = _attribute(low, graph, str(node.target))
@@ -111,8 +110,8 @@ def _attribute(low: Lowering, graph: Graph, path: str) -> Any:
 
 
 def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
-    if like.device.type != "cpu":
-        raise UnsupportedDevice(str(like.device), low.origin)
+    if str(like.device) not in ("cpu", low.target.device):
+        raise UnsupportedDevice(str(like.device), low.origin, ("cpu", low.target.device))
     if like.layout is not torch.strided:
         raise low.unsupported(f"a tensor of layout {like.layout}")
     return low.buffer(like, name)
@@ -125,21 +124,45 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if node.target is torch.ops.aten.copy_.default:
         return _write_back(low, args[0], args[1])
     like = node.meta.get("val")
-    for result in like if isinstance(like, (tuple, list)) else [like]:
-        if isinstance(result, torch.Tensor) and result.device.type != "cpu":
-            raise UnsupportedDevice(str(result.device), low.origin)
     lowering = RULES.get(node.target)
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
         if not is_view and _is_empty(like):  # there is nothing to compute
             return pytree.tree_map(lambda result: low.whole(low.buffer(result)), like)
+        before = len(low.body)
         try:
-            return lowering(low, like, *args, **kwargs)
+            if not is_view:
+                _check_devices(low, like, (args, kwargs))
+            result = lowering(low, like, *args, **kwargs)
+            _check_spelled(low, before)
+            return result
         except NotGenerated:
             pass  # counted as an extern call below
     if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
     return lower_extern(low, node.target, like, args, kwargs)
+
+
+def _check_devices(low: Lowering, like: Any, operands: Any) -> None:
+    """What is computed elsewhere, or reads more than a number from there, is ATen's."""
+    for result in pytree.tree_leaves(like):
+        if isinstance(result, torch.Tensor) and str(result.device) != low.target.device:
+            raise NotGenerated("a result on another device")
+    for operand in pytree.tree_leaves(operands):
+        if not isinstance(operand, View) or operand.buffer.device == low.target.device:
+            continue
+        if any(n.number != 1 for n in operand.buffer.shape):
+            raise NotGenerated("an operand on another device")
+
+
+def _check_spelled(low: Lowering, before: int) -> None:
+    """Every op of what was just lowered has code on the target."""
+    for step in low.body[before:] if low.target.unspelled else ():
+        if isinstance(step, Loop):
+            used = {n.op for n in walk(*exprs_of(step))} & low.target.unspelled
+            if used:
+                del low.body[before:]
+                raise NotGenerated(f"{min(used)} has no code on this target")
 
 
 def _is_empty(like: Any) -> bool:

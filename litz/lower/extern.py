@@ -34,9 +34,10 @@ def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[
         raise low.unsupported("it writes into its operands")
     single = isinstance(like, torch.Tensor)
     results = [like] if single else list(like or ())  # an assertion returns nothing
-    if any(r is not None and not isinstance(r, torch.Tensor) for r in results):
+    if not all(r is None or isinstance(r, (torch.Tensor, int)) for r in results):
         raise low.unsupported("it returns something that is not a tensor")
-    outputs = tuple(None if r is None else low.buffer(r) for r in results)
+    tensors = [r if isinstance(r, torch.Tensor) else None for r in results]
+    outputs = tuple(None if r is None else low.buffer(r) for r in tensors)
     low.body.append(
         Extern(
             target=qualified_name(target),
@@ -44,12 +45,13 @@ def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[
             kwargs=tuple((k, operand(v)) for k, v in kwargs.items()),
             outputs=outputs,
             single=single,
-            into=single and target in WRITES_INTO,
+            into=single and target in WRITES_INTO and str(like.device) == low.target.device,
             ordered=higher_order or torch.Tag.nondeterministic_seeded in target.tags,
             origins=(low.origin,),
         )
     )
-    views = [None if b is None else low.whole(b) for b in outputs]
+    # A number that an op returns was known when it was traced: sizes are.
+    views = [r if b is None else low.whole(b) for b, r in zip(outputs, results, strict=True)]
     return views[0] if single else views
 
 

@@ -74,6 +74,8 @@ def _product(low: Lowering, target: Buffer, a: View, b: View) -> None:
 def _check(low: Lowering, a: View, b: View, points: int, depth: int) -> None:
     if low.config.max_autotune_gemm_backends == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone")
+    if not low.target.products:
+        raise NotGenerated("products are the library's on this target")
     if a.dtype not in (F32, F64) or b.dtype is not a.dtype:
         raise NotGenerated("a product of this type")
     if points < FEWEST_POINTS or depth < SHORTEST_SUM:

@@ -29,7 +29,7 @@ def _seed(low: Lowering) -> Expr:
         raise NotGenerated("fallback_random asks for eager's numbers")
     seed = low.row_buffer((), I64)
     limits = (-(2**63), 2**63 - 1)
-    options = (("dtype", torch.int64), ("device", torch.device("cpu")))
+    options = (("dtype", torch.int64), ("device", torch.device(low.target.device)))
     call = Extern(
         "aten.randint.low",
         (*limits, ()),

@@ -111,7 +111,7 @@ class Lowering:
     def row_buffer(self, shape: tuple[Expr, ...], dtype: DType) -> Buffer:
         """Fresh contiguous storage for a value that eager never shows."""
         name, self._count = f"t{self._count}", self._count + 1
-        made = Buffer(name, dtype, shape, row_major(shape))
+        made = Buffer(name, dtype, shape, row_major(shape), self.target.device)
         self.base_offset[made] = 0
         return made
 

@@ -69,6 +69,8 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
     `graph.module.meta["passes"]` keeps how much each pass changed.
     """
     changes: dict[str, int] = {}
+    if not target.holds:
+        graph.static = frozenset()
     run_hook("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass, graph)
     for each in PASSES:
         if each.is_on(config):

@@ -2,7 +2,7 @@
 
 In: `Plan`, `Source`, `Binary`. Out: `CompiledGraph`, which takes the list of inputs and returns the
 list of outputs. Kernels between two ATen calls run in one native call; intermediates live in one
-arena; outputs are all that is allocated.
+arena; outputs are all that is allocated. On a GPU it is a `DeviceGraph`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,30 @@ import torch
 
 from litz.config import Config
 from litz.ir.program import Plan
-from litz.ir.source import Binary, Source
+from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
+from litz.runtime.cuda import Cuda
+from litz.runtime.cudagraphs import reason_to_skip, replayed
+from litz.runtime.device_graph import DeviceGraph
 from litz.runtime.graph import CompiledGraph
+from litz.target import Target
 from litz.trace import stage
 
 
 @stage("link", "a callable")
 def link(
-    plan: Plan, source: Source, binary: Binary, constants: dict[str, torch.Tensor], config: Config
-) -> CompiledGraph:
+    plan: Plan, source: Source | DeviceSource, binary: Binary | DeviceBinary,
+    constants: dict[str, torch.Tensor], config: Config, target: Target | None = None,
+) -> CompiledGraph | DeviceGraph:  # fmt: skip
     """Settle what is known beforehand, so that a call does the rest line by line."""
-    return CompiledGraph(plan, source, binary, constants, config)
+    if isinstance(source, Source):
+        assert isinstance(binary, Binary)
+        return CompiledGraph(plan, source, binary, constants, config)
+    assert isinstance(binary, DeviceBinary) and target is not None
+    device = Cuda(torch.device(target.device).index or 0)
+    graph = DeviceGraph(plan, source, binary, constants, device, config)
+    if config.triton.cudagraphs:
+        graph.call = replayed(graph) or graph.call
+    return graph
 
 
-__all__ = ["CompiledGraph", "link"]
+__all__ = ["CompiledGraph", "DeviceGraph", "link", "reason_to_skip"]

@@ -18,7 +18,7 @@ kernels between two of them. For x + 1:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -27,12 +27,12 @@ import torch
 from litz.config import Config
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg, read, written
-from litz.ir.source import Source
+from litz.ir.source import DeviceSource, Source
 from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, window, with_layout
 from litz.runtime.steps import freed_after, is_whole, numbers, op_of, returns_alias, torch_dtype
 
-Segments = list[Callable[[int], None]]
+Segments = Sequence[Callable[[int], Any]]
 
 
 class Entry:
@@ -40,8 +40,8 @@ class Entry:
     in the order of a workspace's list."""
 
     def __init__(
-        self, plan: Plan, source: Source, segments: Segments, constants: dict[str, torch.Tensor],
-        held: Held | None, config: Config,
+        self, plan: Plan, source: Source | DeviceSource, segments: Segments,
+        constants: dict[str, torch.Tensor], held: Held | None, config: Config,
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
@@ -146,11 +146,14 @@ class Entry:
             elif not in_segment:
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
-                self.lines.append(f"segment_{number}(address)")
+                self._launch(f"segment_{number}")
                 in_segment = True
             for name in freed.get(position, ()):
                 if name in self.local:
                     self.lines.append(f"del {self.local[name]}")
+
+    def _launch(self, segment: str) -> None:
+        self.lines.append(f"{segment}(address)")
 
     def _extern(self, step: Extern) -> None:
         op = self._name("op", op_of(step))

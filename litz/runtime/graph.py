@@ -13,14 +13,14 @@ from typing import Any, NoReturn
 import torch
 
 from litz.config import Config
-from litz.errors import IndexOutOfRange, InputMismatch, IntegerDivisionByZero, InternalError
-from litz.ir.program import Buffer, Plan
+from litz.errors import IndexOutOfRange, IntegerDivisionByZero, InternalError
+from litz.ir.program import Plan
 from litz.ir.source import Binary, Source
 from litz.runtime.entry import Entry
 from litz.runtime.held import Held
 from litz.runtime.memory import Workspace
 from litz.runtime.profile import timed_segments
-from litz.runtime.steps import numbers, segments_of
+from litz.runtime.steps import mismatch, segments_of
 from litz.trace import KERNELS
 
 
@@ -70,18 +70,7 @@ class CompiledGraph:
         return space
 
     def _mismatch(self, name: str, tensor: torch.Tensor) -> None:
-        """Raise, unless the strides that differ are never stepped along."""
-        (buffer,) = (b for b in self.plan.graph.inputs if isinstance(b, Buffer) and b.name == name)
-        shape, strides = numbers(buffer.shape), numbers(buffer.strides)
-        steps = zip(shape, strides, tensor.stride(), strict=False)
-        if tensor.shape == shape and (
-            tensor.numel() == 0 or all(n <= 1 or a == b for n, a, b in steps)
-        ):
-            return
-        expected = f"shape {shape}, strides {strides}"
-        raise InputMismatch(
-            name, expected, f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
-        )
+        mismatch(self.plan, name, tensor)
 
 
 def _fail(space: Workspace) -> NoReturn:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
@@ -90,5 +89,6 @@ def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
 
 def with_layout(result: torch.Tensor, buffer: Buffer) -> torch.Tensor:
     """An op's result with the strides the kernels were compiled for, and memory of its own."""
-    made: Any = empty(numbers(buffer.shape), numbers(buffer.strides), result.dtype)
-    return made.copy_(result)  # type: ignore[no-any-return]
+    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
+    made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
+    return made.copy_(result)

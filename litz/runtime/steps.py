@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from litz.errors import InputMismatch
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr
 from litz.ir.program import Buffer, Extern, Plan, ViewArg
@@ -93,3 +94,16 @@ def is_whole(view: ViewArg) -> bool:
     """Whether a window shows its buffer exactly."""
     buffer = view.buffer
     return view.shape == buffer.shape and view.strides == buffer.strides and view.offset.attr == 0
+
+
+def mismatch(plan: Plan, name: str, tensor: torch.Tensor) -> None:
+    """Raise, unless the strides that differ are never stepped along."""
+    (buffer,) = (b for b in plan.graph.inputs if isinstance(b, Buffer) and b.name == name)
+    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
+    steps = zip(shape, strides, tensor.stride(), strict=False)
+    if tensor.shape == shape and (
+        tensor.numel() == 0 or all(n <= 1 or a == b for n, a, b in steps)
+    ):
+        return
+    expected = f"shape {shape}, strides {strides}"
+    raise InputMismatch(name, expected, f"shape {tuple(tensor.shape)}, strides {tensor.stride()}")

@@ -7,20 +7,42 @@ Each step is a function with its before and after in its own file.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from litz.config import Config
 from litz.ir.program import Kernel
-from litz.ir.scheduled import Choice, ScheduledKernel
+from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
 from litz.schedule.flatten import flatten_buffers
+from litz.schedule.local import settle_scratch
 from litz.schedule.product import schedule_product
+from litz.schedule.tile import spread_scatter, tile_axes
 from litz.schedule.vectorize import vectorize
 from litz.target import Target
 from litz.trace import stage
 
 
 @stage("schedule", "loop order, vector lanes, threads")
-def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
+def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Any]:
+    """In the target's way: lanes and threads for a CPU, tiles for a GPU."""
+    return (_tiled if target.kind == "cuda" else _vectorized)(kernel, target, config)
+
+
+def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
+    """flatten, split, order, merge, name, tile, settle scratch."""
+    flat, arguments = flatten_buffers(kernel)
+    whole = split_axes(spread_scatter(flat, config))
+    if config.pick_loop_orders:
+        whole = order_axes(whole)
+    named = canonical_axes(merge_axes(whole))
+    tiled, choice = tile_axes(named, target, config)
+    settled, placed = settle_scratch(tiled, choice.row, len(arguments))
+    # Memory behind scratch that registers cannot hold has no name in the plan: it gets one here.
+    arguments += tuple(replace(b, name=f"{kernel.name}_{b.name}") for b in placed)
+    return ScheduledKernel(settled, arguments, choice, _steps(kernel, tiled))
+
+
+def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
     product = schedule_product(flat, target)

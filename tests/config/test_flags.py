@@ -11,7 +11,7 @@ from litz.config import FLAGS, MODES, Config
 from litz.config.flags import GROUPS
 from litz.config.values import check
 
-HARMLESS = {"on_error", "debug", "verify", "disable_progress"}
+HARMLESS = {"on_error", "debug", "verify", "disable_progress", "compile_threads"}
 
 
 @pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)

@@ -11,6 +11,7 @@ from litz.errors import (
     CompileFailed,
     CustomPassFailed,
     DifferentMachines,
+    DriverError,
     FlagValueError,
     IndexOutOfRange,
     InputMismatch,
@@ -129,6 +130,11 @@ TEXTS: list[tuple[LitzError, str]] = [
         InputMismatch("1", "f32[2, 3]", "f32[3, 2]"),
         "input 1 does not fit this compiled graph: expected f32[2, 3], got f32[3, 2]. "
         "Compile again for such inputs.",
+    ),
+    (
+        DriverError("cuModuleLoadData", 209, "no kernel image"),
+        "cuModuleLoadData failed with CUDA error 209: no kernel image. "
+        "Run with CUDA_LAUNCH_BLOCKING=1 to see which kernel caused it.",
     ),
     (InternalError("two kernels are named k0"), "two kernels are named k0" + REPORT),
     (VerifyError("axis i0 is not bound\n"), "axis i0 is not bound" + REPORT),

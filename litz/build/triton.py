@@ -1,0 +1,117 @@
+"""Triton to cubins, several at a time, in processes of their own.
+
+In: `DeviceSource`. Out: `Cubin`s by name. A kernel takes more than half a second, most of it in one
+thread; so workers share them. They are started when first needed and stay for the next graph; they
+speak JSON, never pickle, and end with this process. Example: `compile_kernels(kernels, 90, 4)`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from litz.build import triton_worker
+from litz.errors import InternalError
+from litz.ir.source import Cubin, DeviceKernel
+
+# So few kernels are compiled before workers have started.
+FEW = 2
+
+
+def compile_kernels(
+    kernels: tuple[DeviceKernel, ...], capability: int, threads: int
+) -> dict[str, Cubin]:
+    """Each kernel's machine code, by name."""
+    jobs = [_job(k, capability) for k in kernels]
+    if len(jobs) <= FEW or threads < 2:
+        results = [_here(job) for job in jobs]
+    else:
+        with ThreadPoolExecutor(min(threads, len(jobs))) as pool:
+            results = list(pool.map(WORKERS.run, jobs))
+    return {k.name: _cubin(k, result) for k, result in zip(kernels, results, strict=True)}
+
+
+def worker_count(asked: int) -> int:
+    """As many as asked for; below one, as many as there are processors, up to eight."""
+    return asked if asked > 0 else min(os.cpu_count() or 1, 8)
+
+
+def _job(kernel: DeviceKernel, capability: int) -> dict[str, Any]:
+    return {
+        "text": kernel.text,
+        "name": kernel.name,
+        "pointers": list(kernel.pointers),
+        "aligned": len(kernel.pointers) - kernel.checks,
+        "warps": kernel.warps,
+        "stages": kernel.stages,
+        "capability": capability,
+    }
+
+
+def _here(job: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return triton_worker.compiled(job)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def _cubin(kernel: DeviceKernel, result: dict[str, Any]) -> Cubin:
+    if "error" in result:
+        raise InternalError(f"Triton rejects {kernel.name}: {result['error']}\n{kernel.text}")
+    if result["scratch"]:
+        raise InternalError(f"{kernel.name} needs scratch memory that no launch gives it")
+    code = base64.b64decode(result["code"])
+    return Cubin(result["name"], code, result["shared"], result["warps"])
+
+
+class Workers:
+    """Processes that wait for jobs; a thread takes one, or starts one more."""
+
+    def __init__(self) -> None:
+        self.free: list[subprocess.Popen[str]] = []
+        self._lock = threading.Lock()
+        atexit.register(self.stop)
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Have a job done."""
+        with self._lock:
+            worker = self.free.pop() if self.free else None
+        worker = worker or _started()
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdin.write(json.dumps(job) + "\n")
+        worker.stdin.flush()
+        line = worker.stdout.readline()
+        if not line:
+            return {"error": f"the worker died with status {worker.wait()}"}
+        with self._lock:
+            self.free.append(worker)
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    def stop(self) -> None:
+        """A worker without input ends by itself."""
+        while self.free:
+            worker = self.free.pop()
+            assert worker.stdin is not None
+            worker.stdin.close()
+            worker.wait()
+
+
+def _started() -> subprocess.Popen[str]:
+    """-P: the folder of the script, which holds a file named triton, is not searched."""
+    script = Path(triton_worker.__file__)
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    return subprocess.Popen(
+        [sys.executable, "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True, env=environment,
+    )  # fmt: skip
+
+
+WORKERS = Workers()

@@ -1,0 +1,70 @@
+"""Triton source to a cubin: run as a process of its own, or called in this one.
+
+In: a job, as JSON on a line: the text, name, parameter types, warps, stages, architecture. Out: a
+line of JSON: the cubin in base 64, its shared memory, or the error. The file imports nothing of
+Litz and no torch, so that a worker starts in a fraction of a second. No C compiler is involved:
+Triton brings an assembler along, and its own launcher, which needs one, is never built. Example:
+`compiled({"text": ..., "name": "litz_0_add", "pointers": ["*fp32"], ...})["shared"]` is 0.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import linecache
+import sys
+import traceback
+from typing import Any
+
+Job = dict[str, Any]
+
+
+def function_of(text: str, name: str) -> Any:
+    """The function that a text defines. Triton reads the source again, so Python must find it."""
+    place = f"<litz kernel {name} {hash(text):x}>"
+    linecache.cache[place] = (len(text), None, text.splitlines(True), place)
+    scope: dict[str, Any] = {"__name__": place}
+    exec(compile(text, place, "exec"), scope)
+    return scope[name]
+
+
+def compiled(job: Job) -> Job:
+    """The cubin of a kernel and what a launch has to know."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = function_of(job["text"], job["name"])
+    pointers = dict(zip(function.arg_names, job["pointers"], strict=True))
+    divisible = [["tt.divisibility", 16]]
+    attrs = {(k,): divisible for k in range(job["aligned"])}
+    made = triton.compile(
+        ASTSource(function, signature=pointers, attrs=attrs),
+        target=GPUTarget("cuda", job["capability"], 32),
+        # Denormal numbers stay what they are, as in eager.
+        options={"num_warps": job["warps"], "num_stages": job["stages"],
+                 "enable_reflect_ftz": False},
+    )  # fmt: skip
+    scratch = made.metadata.global_scratch_size + made.metadata.profile_scratch_size
+    return {
+        "code": base64.b64encode(made.asm["cubin"]).decode(),
+        "name": made.metadata.name,
+        "shared": made.metadata.shared,
+        "warps": made.metadata.num_warps,
+        "scratch": scratch,
+    }
+
+
+def main() -> None:
+    """A job a line until there are no more."""
+    for line in sys.stdin:
+        try:
+            result = compiled(json.loads(line))
+        except Exception:
+            result = {"error": traceback.format_exc(limit=-3)}
+        sys.stdout.write(json.dumps(result) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

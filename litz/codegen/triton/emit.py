@@ -1,0 +1,188 @@
+"""The emitter: a scheduled kernel becomes one Triton function.
+
+In: `ScheduledKernel` with a `Tiling`. Out: Python text. A program reads its outer points off its
+number; then the phases run in order, each on the whole row if that is in registers, in a loop over
+blocks of it if not.
+
+    @triton.jit
+    def litz_0_softmax(b0, b1):
+        x = tl.program_id(0)
+        r = tl.arange(0, 128)
+        r_in = r < 100
+        v0 = tl.load(b1 + (x * 100 + r), r_in, other=0)
+        ...
+"""
+
+from __future__ import annotations
+
+from litz.codegen.triton.ops import TYPES, converted, spelled
+from litz.codegen.triton.reductions import Folding
+from litz.codegen.triton.tiles import Tile
+from litz.codegen.triton.values import Text, Values
+from litz.ir.expr import Expr, walk
+from litz.ir.program import Phase, Store
+from litz.ir.scheduled import ScheduledKernel, Tiling
+
+INDENT = "    "
+
+
+class KernelEmitter:
+    """Writes one kernel."""
+
+    def __init__(self, scheduled: ScheduledKernel[Tiling], name: str) -> None:
+        self.scheduled, self.kernel, self.name = scheduled, scheduled.kernel, name
+        self.tiling = scheduled.choice
+        self.tile = Tile(self.kernel, self.tiling)
+        self.values = Values(self.kernel, self.tile)
+        self.folding = Folding(self.values)
+        self.row: Expr | None = None  # the row whose numbers `r` holds
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the arguments; the error flag is the last, if an index is checked."""
+        names = [f"b{k}" for k in range(len(self.scheduled.arguments))]
+        return [*names, "error"] if self.values.checks else names
+
+    def emit(self) -> str:
+        """The function, below a comment that says what it serves."""
+        self._outer_axes()
+        for phase in self.kernel.phases:
+            self._phase(phase)
+        origins = dict.fromkeys(str(o) for o in self.kernel.origins)
+        comments = [f"# {origin}" for origin in origins]
+        head = f"def {self.name}({', '.join(self.parameters)}):"
+        body = [INDENT + line for line in self.values.before]
+        return "\n".join([*comments, "@triton.jit", head, *body, ""])
+
+    def _outer_axes(self) -> None:
+        """The last axis runs fastest from program to program."""
+        lines = self.values.before
+        left = "tl.program_id(0)" + (".to(tl.int64)" if self.tiling.wide else "")
+        pairs = list(zip(self.kernel.outer, self.tiling.blocks, strict=True))
+        for axis, block in reversed(pairs):
+            number = left
+            if axis is not self.kernel.outer[0]:
+                count = -(-axis.extent.number // block)
+                number, left = f"{left} % {count}", f"{left} // {count}"
+            start = number if block == 1 else f"{number} * {block}"
+            numbers = f" + {self.tile.numbers(axis, block)}" if block > 1 else ""
+            lines.append(f"{axis.attr} = {start}{numbers}")
+            if block > 1 and self.tile.is_masked(axis):
+                lines.append(f"{axis.attr}_in = {axis.attr} < {axis.extent.number}")
+
+    # -- phases ------------------------------------------------------------------------------
+
+    def _phase(self, phase: Phase) -> None:
+        self.values.in_phase = {}
+        if any(self.values.reads_written(e) for s in phase.stores for e in (s.value, *s.index)):
+            self.values.before.append("tl.debug_barrier()")  # the program's own stores are read
+        if not phase.inner:
+            self._stores(phase.stores)
+            return
+        (row,) = phase.inner
+        if self.tiling.ordered and any(s.scatters for s in phase.stores):
+            self._one_by_one(phase, row)
+            return
+        self.tile.row = row
+        reduces = {n: None for s in phase.completing for n in walk(s.value) if n.op == "reduce"}
+        if row.extent.number <= self.tiling.block(row):
+            self._whole(phase, row, list(reduces))
+        else:
+            self._in_blocks(phase, row, list(reduces))
+        self.tile.row = None
+        self._stores(phase.completing)
+
+    def _whole(self, phase: Phase, row: Expr, reduces: list[Expr]) -> None:
+        if self.row is not row:  # the phase before it had another
+            self.values.before += self._row_lines(row, "")
+            self.row = row
+        for node in reduces:
+            self.folding.whole(node)
+        self._stores(phase.inside)
+
+    def _row_lines(self, row: Expr, start: str) -> list[str]:
+        lines = [f"{row.attr} = {start}{self.tile.numbers(row, self.tiling.block(row))}"]
+        if self.tile.is_masked(row):
+            lines.append(f"{row.attr}_in = {row.attr} < {row.extent.number}")
+        return lines
+
+    def _in_blocks(self, phase: Phase, row: Expr, reduces: list[Expr]) -> None:
+        values, block, self.row = self.values, self.tiling.block(row), None
+        started = [self.folding.begin(node) for node in reduces]
+        values.loop, values.lines, values.in_loop = row, self._row_lines(row, "start + "), {}
+        for node, names in zip(reduces, started, strict=True):
+            self.folding.update(node, *names)
+        self._stores(phase.inside)
+        body, values.loop, values.lines = values.lines, None, values.before
+        values.before.append(f"for start in range(0, {row.extent.number}, {block}):")
+        values.before += [INDENT + line for line in body]
+        for node, names in zip(reduces, started, strict=True):
+            self.folding.finish(node, *names)
+
+    def _one_by_one(self, phase: Phase, row: Expr) -> None:
+        """Points that may meet: each sees what the one before it wrote."""
+        values, self.row = self.values, None
+        values.loop, values.lines, values.in_loop = row, [], {}
+        values.lines.append(f"{row.attr} = tl.cast(step, tl.int32)")
+        self._stores(phase.stores)
+        values.lines.append("tl.debug_barrier()")
+        body, values.loop, values.lines = values.lines, None, values.before
+        values.before.append(f"for step in range({row.extent.number}):")
+        values.before += [INDENT + line for line in body]
+
+    # -- stores ------------------------------------------------------------------------------
+
+    def _stores(self, stores: tuple[Store, ...]) -> None:
+        """All values first: a buffer may have taken the place of one that is read here."""
+        computed = [self.values.value(s.value) for s in stores]
+        for store in stores:
+            self.values.value(store.index[0])
+        for store, value in zip(stores, computed, strict=True):
+            if store.buffer in self.kernel.scratch:
+                self.values.scratch[store.buffer.name] = self._register(store, value)
+            elif store.scatters:
+                self._scatter(store)
+            else:
+                self._store(store, value)
+
+    def _register(self, store: Store, value: Text) -> Text:
+        """Scratch in a register: numbers alone get their type."""
+        text = self.values.operand(store.value)
+        return value if text == value.text else self.values.line(text, value.sides, False)
+
+    def _store(self, store: Store, value: Text) -> None:
+        index = store.index[0]
+        self._write(store, self.values.operand(store.value), self.values.value(index).sides)
+        if self.values.loop is None and value.text.isidentifier():
+            self.values.stored[store.buffer.name, index] = value
+
+    def _write(self, store: Store, text: str, sides: frozenset[Expr]) -> None:
+        pointer = self.values.pointer(store.buffer.name, store.index[0], sides)
+        mask = self.tile.mask(sides)
+        arguments = ", ".join([pointer, text, *([mask] if mask else [])])
+        self.values.lines.append(f"tl.store({arguments})")
+
+    def _scatter(self, store: Store) -> None:
+        """Every point of the tile stores, wherever its place is."""
+        sides, text = self.tile.sides, self.values.operand(store.value)
+        kept = self.values.stored.items()
+        self.values.stored = {k: v for k, v in kept if k[0] != store.buffer.name}
+        if store.mode == "put":
+            self._write(store, text, sides)
+            return
+        pointer = self.values.pointer(store.buffer.name, store.index[0], sides)
+        mask = self.tile.mask(sides)
+        lines = self.values.lines
+        if not self.tiling.ordered:
+            arguments = [pointer, text, *([mask] if mask else []), 'sem="relaxed"']
+            lines.append(f"tl.atomic_add({', '.join(arguments)})")
+            return
+        dtype, name = store.buffer.dtype, self.values.name()
+        lines.append(f"{name} = tl.load({pointer}{f', {mask}, other=0' if mask else ''})")
+        there = converted(name, dtype, dtype.compute)
+        new = converted(f"({text})", store.value.dtype, dtype.compute)
+        both = spelled(store.mode, dtype.compute, f"({there})", f"({new})")
+        if dtype.is_half:
+            both = f"({both}).to({TYPES[dtype.name]})"
+        arguments = [pointer, both, *([mask] if mask else [])]
+        lines.append(f"tl.store({', '.join(arguments)})")

@@ -1,0 +1,62 @@
+"""All kernels of a graph as Triton source, with the native functions that launch them.
+
+In: a plan and its scheduled kernels. Out: `DeviceSource`. Kernels of equal structure (identical
+layers) are written once.
+"""
+
+from __future__ import annotations
+
+from litz.codegen.triton.emit import KernelEmitter
+from litz.codegen.triton.launch import launcher_text, segments, table_layout
+from litz.codegen.triton.ops import POINTERS
+from litz.codegen.triton.prelude import with_prelude
+from litz.ir.program import Plan
+from litz.ir.scheduled import ScheduledKernel, Tiling
+from litz.ir.source import LAUNCH, DeviceKernel, DeviceSource
+
+
+def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> DeviceSource:
+    """One function for each kernel that differs from all before it."""
+    made: dict[object, DeviceKernel] = {}
+    names: list[str] = []
+    for kernel in scheduled:
+        key = (kernel.kernel.outer, kernel.kernel.phases, kernel.kernel.scratch, kernel.choice)
+        if key not in made:
+            made[key] = emit_kernel(kernel, f"litz_{len(made)}_{_identifier(kernel.kernel.name)}")
+        names.append(made[key].name)
+    kernels = {k.name: k for k in made.values()}
+    placed = {b.name: b for k in scheduled for b in k.arguments if b.name not in plan.slots}
+    known = {b.name for b in plan.outside}
+    workspaces = tuple(b for name, b in placed.items() if name not in known)
+    layout = table_layout(plan, workspaces)
+    first = LAUNCH + 1 + len(layout)
+    handles = {name: first + 2 * k for k, name in enumerate(kernels)}
+    steps = [(k, kernels[name]) for k, name in zip(scheduled, names, strict=True)]
+    text = launcher_text(plan, steps, layout, handles)
+    parts = tuple(segments(plan))
+    return DeviceSource(
+        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces
+    )
+
+
+def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
+    """One kernel, with all that its text needs."""
+    emitter = KernelEmitter(scheduled, name)
+    text = with_prelude(emitter.emit())
+    pointers = [POINTERS[b.dtype.name] for b in scheduled.arguments]
+    checks = emitter.values.checks
+    return DeviceKernel(
+        name,
+        text,
+        tuple([*pointers, "*i32"] if checks else pointers),
+        scheduled.tasks,
+        scheduled.choice.warps,
+        scheduled.choice.stages,
+        checks,
+    )
+
+
+def _identifier(name: str) -> str:
+    """The words of a kernel's name without its number: kernels written once share it."""
+    words = name.partition("_")[2] or "kernel"
+    return "".join(c if c.isalnum() else "_" for c in words)

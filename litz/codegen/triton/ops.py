@@ -1,0 +1,146 @@
+"""How Triton spells each op of the table.
+
+In: the name of an op, the IR type of its operands and their texts. Out: a Python expression.
+`SPELLING` covers every row of `litz.ir.ops.OPS` but those that `litz.target.NOT_ON_CUDA` leaves to
+ATen. Names that are neither Triton's nor libdevice's stand in `prelude`. Example:
+`spelled("max", F32, "a", "b")` is `tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from litz.ir.dtypes import BOOL, F64, DType
+
+TYPES: dict[str, str] = {
+    "f64": "tl.float64",
+    "f32": "tl.float32",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "i64": "tl.int64",
+    "i32": "tl.int32",
+    "i16": "tl.int16",
+    "i8": "tl.int8",
+    "u8": "tl.uint8",
+    "bool": "tl.int1",
+}
+# In a signature a pointer to each.
+POINTERS: dict[str, str] = {
+    "f64": "*fp64",
+    "f32": "*fp32",
+    "f16": "*fp16",
+    "bf16": "*bf16",
+    "i64": "*i64",
+    "i32": "*i32",
+    "i16": "*i16",
+    "i8": "*i8",
+    "u8": "*u8",
+    "bool": "*i1",
+}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """A text with a hole for each operand, {type} and {bits}; others where a kind differs."""
+
+    floats: str
+    ints: str = ""
+    f64: str = ""
+    bools: str = ""
+
+    def of(self, dtype: DType) -> str:
+        if dtype is BOOL and self.bools:
+            return self.bools
+        if not dtype.is_float and self.ints:
+            return self.ints
+        return self.f64 if dtype is F64 and self.f64 else self.floats
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether a bare number beside another operand takes on that operand's type."""
+        return bool(re.fullmatch(r"\{0\} \S+ \{1\}", self.floats)) or self.floats.startswith(
+            "tl.where"
+        )
+
+
+def _libdevice(name: str, arity: int = 1) -> Spelling:
+    return Spelling(f"libdevice.{name}({', '.join(f'{{{k}}}' for k in range(arity))})")
+
+
+def _extreme(name: str, operator: str) -> Spelling:
+    """Floats propagate NaN, as eager's do."""
+    plain = f"tl.{name}({{0}}, {{1}})"
+    careful = f"{plain[:-1]}, propagate_nan=tl.PropagateNan.ALL)"
+    return Spelling(careful, ints=plain, bools=f"{{0}} {operator} {{1}}")
+
+
+SPELLING: dict[str, Spelling] = {
+    "add": Spelling("{0} + {1}"),
+    "sub": Spelling("{0} - {1}"),
+    "mul": Spelling("{0} * {1}"),
+    # Triton's own division and square root of f32 are off by a bit or two.
+    "div": Spelling("tl.div_rn({0}, {1})", f64="{0} / {1}"),
+    "sqrt": Spelling("tl.sqrt_rn({0})", f64="tl.sqrt({0})"),
+    "floordiv": Spelling("floor_div({0}, {1})"),
+    "truncdiv": Spelling("trunc_div({0}, {1})"),
+    "mod": Spelling("floor_mod({0}, {1})"),
+    "remainder": Spelling("float_remainder({0}, {1})"),
+    "pow": Spelling("libdevice.pow({0}, {1})", ints="int_power({0}, {1})"),
+    "min": _extreme("minimum", "&"),
+    "max": _extreme("maximum", "|"),
+    "and": Spelling("{0} & {1}"),
+    "or": Spelling("{0} | {1}"),
+    "xor": Spelling("{0} ^ {1}"),
+    "shl": Spelling("shift_left({0}, {1}, {bits})"),
+    "shr": Spelling("shift_right({0}, {1}, {bits})"),
+    "neg": Spelling("-{0}"),
+    "abs": Spelling("tl.abs({0})"),
+    "not": Spelling("~{0}"),
+    "sign": Spelling("({0} > 0).to({type}) - ({0} < 0).to({type})"),
+    "floor": Spelling("tl.floor({0})"),
+    "ceil": Spelling("tl.ceil({0})"),
+    "trunc": _libdevice("trunc"),
+    "round": _libdevice("rint"),
+    "rsqrt": _libdevice("rsqrt"),
+    "sigmoid": Spelling("sigmoid({0})"),
+    "ndtri": _libdevice("normcdfinv"),
+    **{
+        name: _libdevice(name)
+        for name in (
+            *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan"),
+            *("asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf"),
+            *("erfc", "lgamma", "erfcx", "erfinv", "j0", "j1", "y0", "y1"),
+        )
+    },
+    **{name: _libdevice(name, 2) for name in ("fmod", "atan2", "hypot", "copysign")},
+    "eq": Spelling("{0} == {1}"),
+    "ne": Spelling("{0} != {1}"),
+    "lt": Spelling("{0} < {1}"),
+    "le": Spelling("{0} <= {1}"),
+    "gt": Spelling("{0} > {1}"),
+    "ge": Spelling("{0} >= {1}"),
+    "isnan": Spelling("{0} != {0}"),
+    "where": Spelling("tl.where({0}, {1}, {2})"),
+    "random_bits": Spelling("philox({0}, {1})"),
+    # The mask and the error flag are the emitter's.
+    "check_index": Spelling("check_index({0}, {1}, {2}, {3})"),
+}
+
+
+def spelled(op: str, dtype: DType, *args: str) -> str:
+    """An op over operands of a type."""
+    text = SPELLING[op].of(dtype)
+    return text.format(*args, type=TYPES[dtype.name], bits=dtype.bits)
+
+
+def converted(text: str, source: DType, to: DType) -> str:
+    """A cast with C's meaning, as eager's: floats truncate to integers, bools are != 0."""
+    if source is to:
+        return text
+    if to is BOOL:
+        wide = f"{text}.to(tl.float32)" if source.is_half else text
+        return f"{wide} != 0"
+    if source.is_float and to.is_int and to.bits < 32:  # small integers go through i32, as C's do
+        return f"{text}.to(tl.int32).to({TYPES[to.name]})"
+    return f"{text}.to({TYPES[to.name]})"

@@ -1,0 +1,218 @@
+"""Reductions and scans along the row of a tile.
+
+In: a `reduce` or `scan` node whose element is known at each point. Out: lines. A row that is there
+at once is folded in one step; one that comes in blocks is gathered in an accumulator as wide as the
+block, which is folded behind the loop. A scan carries what it has combined from block to block.
+"""
+
+from __future__ import annotations
+
+from litz.codegen.triton.ops import TYPES
+from litz.codegen.triton.values import Text, Values, literal
+from litz.ir.dtypes import BOOL, I32, DType
+from litz.ir.expr import Expr
+from litz.ir.ops import REDUCTIONS, SCANS, neutral
+
+# The prelude's function that joins two elements, or two elements with their places.
+JOINED = {"sum": "sum", "prod": "product", "logsumexp": "log_add_exp"}
+FIRST = {"argmax": "first_max", "argmin": "first_min"}
+LAST = {"argmax": "last_max", "argmin": "last_min"}
+NO_PLACE = 2**31 - 1
+
+
+def _accumulated(dtype: DType) -> DType:
+    """Truth is counted in integers."""
+    return I32 if dtype is BOOL else dtype
+
+
+def _combine(kind: str) -> str:
+    """The extreme or fold behind a kind: any is the maximum of zeros and ones."""
+    return {"any": "max", "all": "min"}.get(kind, kind)
+
+
+def _function(kind: str) -> str:
+    """The function that joins two elements."""
+    kind = _combine(kind)
+    return JOINED.get(kind) or f"nan_{kind}"
+
+
+def _start(kind: str, combine: str, dtype: DType) -> str:
+    if kind in ("any", "all"):
+        return str(int(kind == "all"))
+    return literal(neutral(combine, dtype), dtype)
+
+
+class Folding:
+    """Writes reductions and scans with the names that `Values` gives."""
+
+    def __init__(self, values: Values) -> None:
+        self.v, self.tile = values, values.tile
+        values.scan = self.scan
+        self._carried: dict[Expr, tuple[str, ...]] = {}
+
+    @property
+    def _along(self) -> str:
+        keep = ", keep_dims=True" if self.tile.rank > 1 else ""
+        return f"{self.tile.rank - 1}{keep}"
+
+    def _element(self, node: Expr, kind: str) -> tuple[str, DType]:
+        """The element at each point of the tile."""
+        arg = node.args[0]
+        dtype = _accumulated(arg.dtype)
+        text = self.v.full(self.v.value(arg), arg)
+        return (f"{text}.to(tl.int32)" if arg.dtype is BOOL else text), dtype
+
+    def _masked(self, text: str, otherwise: str) -> str:
+        row = self.tile.row
+        assert row is not None
+        return f"tl.where({row.attr}_in, {text}, {otherwise})" if self.tile.is_masked(row) else text
+
+    def _position(self) -> str:
+        row = self.tile.row
+        assert row is not None
+        spread = f"tl.broadcast_to({row.attr}, {self.tile.shape(self.tile.sides)})"
+        return self._masked(spread, str(NO_PLACE))
+
+    # -- reductions --------------------------------------------------------------------------
+
+    def whole(self, node: Expr) -> None:
+        """A row that is there at once."""
+        kind, dtype = node.attr[0], node.args[0].dtype
+        text, wide = self._element(node, kind)
+        start = _start(kind, REDUCTIONS[kind].combine, wide)
+        element = self.v.line(self._masked(text, start), self.tile.sides, False).text
+        position = ""
+        if REDUCTIONS[kind].gives_index:
+            position = self.v.line(self._position(), self.tile.sides, False).text
+        self._finish(node, dtype, element, position)
+
+    def begin(self, node: Expr) -> tuple[str, str]:
+        """Before a loop: the accumulator, and the place of what is in it."""
+        kind = node.attr[0]
+        wide = _accumulated(node.args[0].dtype)
+        shape = self.tile.shape(self.tile.sides)
+        start = _start(kind, REDUCTIONS[kind].combine, wide)
+        total = self.v.line(
+            f"tl.full({shape}, {start}, {TYPES[wide.name]})", self.tile.sides, False
+        )
+        if not REDUCTIONS[kind].gives_index:
+            return total.text, ""
+        number = "tl.int64" if self.tile.tiling.wide else "tl.int32"
+        place = self.v.line(f"tl.full({shape}, {NO_PLACE}, {number})", self.tile.sides, False)
+        return total.text, place.text
+
+    def update(self, node: Expr, total: str, place: str) -> None:
+        """Inside a loop: take in a block."""
+        kind = node.attr[0]
+        text, wide = self._element(node, kind)
+        lines = self.v.lines
+        if place:
+            start = _start(kind, REDUCTIONS[kind].combine, wide)
+            element = f"{self._masked(text, start)}, {self._position()}"
+            lines.append(f"{total}, {place} = {FIRST[kind]}({total}, {place}, {element})")
+            return
+        function = _function(kind)
+        joined = f"{total} + {text}" if function == "sum" else f"{function}({total}, {text})"
+        lines.append(f"{total} = {self._masked(joined, total)}")
+
+    def finish(self, node: Expr, total: str, place: str) -> None:
+        """Behind a loop: fold the accumulator."""
+        self._finish(node, node.args[0].dtype, total, place)
+
+    def _finish(self, node: Expr, dtype: DType, element: str, place: str) -> None:
+        kind, sides = node.attr[0], self.tile.outer
+        if place:
+            name, at = self.v.name(), self.v.name()
+            function = FIRST[kind]
+            reduced = f"tl.reduce(({element}, {place}), {self._reduced(function)})"
+            self.v.before.append(f"{name}, {at} = {reduced}")
+            self.v.known[node] = self.v.line(f"{at}.to(tl.int64)", sides, False)
+            return
+        function = _function(kind)
+        if function == "sum":
+            text = f"tl.sum({element}, {self._along})"
+        else:
+            text = f"tl.reduce({element}, {self._reduced(function)})"
+        if dtype is BOOL:
+            text = f"{text} != 0"
+        elif dtype.is_int and dtype.bits < 32:
+            text = f"{text}.to({TYPES[dtype.name]})"
+        self.v.known[node] = self.v.line(text, sides, False)
+
+    def _reduced(self, function: str) -> str:
+        axis, *keep = self._along.split(", ")
+        return ", ".join([axis, function, *keep])
+
+    # -- scans -------------------------------------------------------------------------------
+
+    def scan(self, node: Expr, _: Text) -> Text:
+        """The running value at each point; in a loop, joined with what came before the block."""
+        kind, sides = node.attr, self.tile.sides
+        text, wide = self._element(node, kind)
+        looped = self.v.loop is not None
+        if SCANS[kind].gives_index:
+            return self._scan_places(node, text, wide)
+        function = _function(kind)
+        element = self.v.line(text, sides, looped).text
+        running = self._running(element, function)
+        if not looped:
+            return self.v.line(running, sides, False)
+        start = _start(kind, SCANS[kind].combine, wide)
+        shape = self.tile.shape(self.tile.outer)
+        carried = self.v.name()
+        self.v.before.append(f"{carried} = {_full(shape, self.tile.rank, start, TYPES[wide.name])}")
+        joined = self.v.line(_joined(function, carried, running), sides, True)
+        block = self._masked(element, start)
+        folded = (
+            f"tl.sum({block}, {self._along})" if function == "sum"
+            else f"tl.reduce({block}, {self._reduced(function)})"
+        )  # fmt: skip
+        self.v.lines.append(f"{carried} = {_joined(function, carried, folded)}")
+        return joined
+
+    def _running(self, element: str, function: str) -> str:
+        axis = self.tile.rank - 1
+        if function == "sum":
+            return f"tl.cumsum({element}, {axis})"
+        return f"tl.associative_scan({element}, {axis}, {function})"
+
+    def _scan_places(self, node: Expr, text: str, wide: DType) -> Text:
+        kind, sides, looped = node.attr, self.tile.sides, self.v.loop is not None
+        function, axis = LAST[kind], self.tile.rank - 1
+        start = _start(kind, SCANS[kind].combine, wide)
+        row = self.tile.row
+        assert row is not None
+        spread = f"tl.broadcast_to({row.attr}, {self.tile.shape(sides)})"
+        element = self.v.line(self._masked(text, start), sides, looped).text
+        places = self.v.line(spread, sides, looped).text
+        best, at = self.v.name(), self.v.name()
+        lines = self.v.lines if looped else self.v.before
+        lines.append(
+            f"{best}, {at} = tl.associative_scan(({element}, {places}), {axis}, {function})"
+        )
+        if looped:
+            self._carry_places(function, start, wide, element, places, best, at)
+        return self.v.line(f"{at}.to(tl.int64)", sides, looped)
+
+    def _carry_places(
+        self, function: str, start: str, wide: DType, element: str, places: str, best: str, at: str
+    ) -> None:
+        shape, rank = self.tile.shape(self.tile.outer), self.tile.rank
+        top, where = self.v.name(), self.v.name()
+        number = "tl.int64" if self.tile.tiling.wide else "tl.int32"
+        self.v.before.append(f"{top} = {_full(shape, rank, start, TYPES[wide.name])}")
+        self.v.before.append(f"{where} = {_full(shape, rank, '0', number)}")
+        self.v.lines.append(f"{best}, {at} = {function}({top}, {where}, {best}, {at})")
+        last, there = self.v.name(), self.v.name()
+        reduced = f"tl.reduce(({element}, {places}), {self._reduced(function)})"
+        self.v.lines.append(f"{last}, {there} = {reduced}")
+        self.v.lines.append(f"{top}, {where} = {function}({top}, {where}, {last}, {there})")
+
+
+def _full(shape: str, rank: int, start: str, kind: str) -> str:
+    """A number in every row; without outer sides a row is one number."""
+    return f"tl.full({shape if rank > 1 else '()'}, {start}, {kind})"
+
+
+def _joined(function: str, before: str, after: str) -> str:
+    return f"{before} + {after}" if function == "sum" else f"{function}({before}, {after})"

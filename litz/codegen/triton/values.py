@@ -1,0 +1,280 @@
+"""Values: an expression becomes lines of Python, one a node, each where it need run only once.
+
+In: an `Expr` and the tile. Out: a text that stands for it: a name, a number, or for places made of
+axes alone the arithmetic itself. Example: `exp(b1[x * 20 + r])` becomes
+
+    v0 = tl.load(b1 + (x * 20 + r), x_in & r_in, other=0)
+    v1 = libdevice.exp(v0)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled
+from litz.codegen.triton.tiles import NONE, Sides, Tile
+from litz.ir.dtypes import BOOL, F32, I64, DType
+from litz.ir.expr import Expr, walk
+from litz.ir.index import bounds, is_nonnegative, to_poly
+from litz.ir.program import Kernel, exprs_of
+
+ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A Python expression and the sides of the tile along which it differs."""
+
+    text: str
+    sides: Sides = NONE
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """A number as Python spells it."""
+    if dtype is BOOL:
+        return str(bool(value))
+    if dtype.is_float:
+        value = float(value)
+        return repr(value) if math.isfinite(value) else f'float("{value}")'
+    return str(int(value))
+
+
+class Values:
+    """Emits expressions. `lines` takes what depends on the row while a loop runs along it,
+    `before` takes all else; without a loop they are the same list."""
+
+    def __init__(self, kernel: Kernel, tile: Tile) -> None:
+        self.tile, self.kernel = tile, kernel
+        self.before: list[str] = []
+        self.lines = self.before
+        self.loop: Expr | None = None  # the row axis that a loop runs along
+        self.known: dict[Expr, Text] = {}
+        self.in_loop: dict[Expr, Text] = {}
+        self.in_phase: dict[Expr, Text] = {}
+        self.scratch: dict[str, Text] = {}  # what registers hold of each scratch buffer
+        self.stored: dict[tuple[str, Expr], Text] = {}  # what memory holds that we wrote
+        self.scan: Callable[[Expr, Text], Text]
+        self.checks = False
+        self._names = 0
+        self._pure: dict[Expr, bool] = {}
+        self._changing = self._find_changing()
+
+    def _find_changing(self) -> set[Expr]:
+        """Nodes that read what this kernel writes: their value holds for one phase only."""
+        written = {s.buffer for s in self.kernel.stores} - set(self.kernel.scratch)
+        found: set[Expr] = set()
+        for node in walk(*exprs_of(self.kernel)):
+            reads = node.op == "load" and node.buffer in written
+            if reads or any(a in found for a in node.args):
+                found.add(node)
+        return found
+
+    def reads_written(self, root: Expr) -> bool:
+        """Whether memory that this kernel wrote has to be read for a value."""
+        nodes = (n for n in walk(root) if n.op == "load" and n in self._changing)
+        return any((n.buffer.name, n.index[0]) not in self.stored for n in nodes)
+
+    # -- naming ------------------------------------------------------------------------------
+
+    def name(self) -> str:
+        self._names += 1
+        return f"v{self._names - 1}"
+
+    def line(self, text: str, sides: Sides, inside: bool) -> Text:
+        """Give an expression a name, inside the loop or before it."""
+        name = self.name()
+        (self.lines if inside else self.before).append(f"{name} = {text}")
+        return Text(name, sides)
+
+    def _is_inside(self, node: Expr) -> bool:
+        return self.loop is not None and self.loop in node.axes
+
+    def _memo(self, node: Expr) -> dict[Expr, Text]:
+        if self._is_inside(node):
+            return self.in_loop
+        return self.in_phase if node in self._changing else self.known
+
+    # -- emission ----------------------------------------------------------------------------
+
+    def value(self, root: Expr) -> Text:
+        """What stands for an expression here; every node once."""
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if self._found(node) is not None:
+                stack.pop()
+                continue
+            missing = [a for a in self._operands(node) if self._found(a) is None]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            self._memo(node)[node] = self._emit(node)
+        found = self._found(root)
+        assert found is not None
+        return found
+
+    def _found(self, node: Expr) -> Text | None:
+        if node.is_const:
+            return Text(self._constant(node))
+        if self.is_pure(node):
+            return Text(self.place(node), node.axes & self.tile.sides)
+        return self._memo(node).get(node)
+
+    def _operands(self, node: Expr) -> tuple[Expr, ...]:
+        if node.op == "load" and node.buffer.name in self.scratch:
+            return () if node.guard is None else (node.guard,)
+        assert node.op != "reduce", f"{node} is used before its phase has run"
+        return node.args[:1] if node.op == "scan" else node.args
+
+    def _emit(self, node: Expr) -> Text:
+        inside = self._is_inside(node)
+        if node.op == "load":
+            return self._load(node, inside)
+        args = [self.value(a) for a in self._operands(node)]
+        sides = NONE.union(*(a.sides for a in args))
+        if node.op == "scan":
+            return self.scan(node, args[0])
+        if node.op in ("cast", "narrow"):
+            text = converted(self.operand(node.args[0]), node.args[0].dtype, node.dtype)
+            return self.line(text, sides, inside)
+        if node.op == "bitcast":
+            text = f"{self.operand(node.args[0])}.to({TYPES[node.dtype.name]}, bitcast=True)"
+            return self.line(text, sides, inside)
+        if node.op == "check_index":
+            return self._checked(node, inside)
+        return self.line(self._applied(node), sides, inside)
+
+    def _applied(self, node: Expr) -> str:
+        """An op of the table. Numbers take on the type of what stands beside them."""
+        dtype = node.args[-1].dtype
+        spelling = SPELLING[node.op]
+        others = [a for a in node.args if not a.is_const and not self.is_pure(a)]
+        bare = spelling.is_operator and any(a.dtype is dtype for a in others)
+        compared = node.dtype is BOOL and all(a.is_const or self.is_pure(a) for a in node.args)
+        args = [
+            self.value(a).text if a.is_const and (bare or compared) else
+            self.wrapped(a) if bare or compared else self.operand(a)
+            for a in node.args
+        ]  # fmt: skip
+        if node.op == "isnan" and dtype.is_half:
+            args = [f"{args[0]}.to(tl.float32)"]
+        return spelled(node.op, dtype, *args)
+
+    def wrapped(self, node: Expr) -> str:
+        """A value as an operand of an operator."""
+        text = self.value(node).text
+        return text if text.isidentifier() or node.is_const else f"({text})"
+
+    def operand(self, node: Expr) -> str:
+        """A value in its own type: a number alone, or arithmetic on axes, would have another."""
+        if node.is_const:
+            text = self.value(node).text
+            if node.dtype is F32:
+                return f"({text})" if text.startswith("-") else text
+            return f"tl.full((), {text}, {TYPES[node.dtype.name]})"
+        text = self.wrapped(node)
+        return f"{text}.to(tl.int64)" if self.is_pure(node) else text
+
+    def _constant(self, node: Expr) -> str:
+        return literal(node.attr, node.dtype)
+
+    def full(self, value: Text, node: Expr) -> str:
+        """A value in every point of the tile."""
+        shape = self.tile.shape(self.tile.sides)
+        if node.is_const:
+            return f"tl.full({shape}, {value.text}, {TYPES[node.dtype.name]})"
+        text = self.operand(node)
+        return text if value.sides == self.tile.sides else f"tl.broadcast_to({text}, {shape})"
+
+    # -- places ------------------------------------------------------------------------------
+
+    def is_pure(self, node: Expr) -> bool:
+        """Arithmetic on axes whose every step fits 32 bits, so that it may be done in them."""
+        known = self._pure.get(node)
+        if known is None:
+            known = self._pure[node] = self._own_pure(node)
+        return known
+
+    def _own_pure(self, node: Expr) -> bool:
+        if node.dtype is not I64 or node.op in ("const", "axis"):
+            return node.op == "axis"
+        if node.op not in ARITHMETIC:
+            return False
+        if not all(a.is_const or self.is_pure(a) for a in node.args):
+            return False
+        if node.op in ("floordiv", "mod") and not _divides_plainly(*node.args):
+            return False
+        span = bounds(to_poly(node))
+        if span is None or not all(set(end) <= {()} for end in span):
+            return False
+        return all(abs(end.get((), 0)) < 2**31 for end in span) or self.tile.tiling.wide
+
+    def place(self, node: Expr) -> str:
+        """Arithmetic on axes, written out."""
+        if node.op == "axis":
+            return str(node.attr)
+        if node.is_const:
+            return str(node.attr)
+        sums = ("add", "sub")
+        left, right = (self.place(a) for a in node.args)
+        if node.op not in sums and node.args[0].op in sums:
+            left = f"({left})"
+        if node.args[1].op in ARITHMETIC and (node.op not in sums or node.args[1].op in sums):
+            right = f"({right})"
+        if node.op == "add" and right.startswith("-"):
+            return f"{left} - {right[1:]}"
+        return f"{left} {ARITHMETIC[node.op]} {right}"
+
+    # -- memory ------------------------------------------------------------------------------
+
+    def pointer(self, name: str, index: Expr, sides: Sides) -> str:
+        """Where an access goes; spread out along sides that the place itself does not know."""
+        place = self.value(index)
+        text = name if index.is_const and not index.attr else f"{name} + {self._offset(index)}"
+        if sides <= place.sides:
+            return text
+        return f"tl.broadcast_to({text}, {self.tile.shape(sides)})"
+
+    def _offset(self, index: Expr) -> str:
+        text = self.value(index).text
+        return text if text.isidentifier() or index.is_const else f"({text})"
+
+    def _load(self, node: Expr, inside: bool) -> Text:
+        guard = None if node.guard is None else self.value(node.guard)
+        held = self._held(node)
+        if held is not None and guard is not None:
+            zero = f"tl.full((), 0, {TYPES[node.dtype.name]})"
+            text = f"tl.where({self.wrapped(node.args[-1])}, {held.text}, {zero})"
+            return self.line(text, held.sides | guard.sides, inside)
+        if held is not None:
+            return held
+        sides = self.value(node.index[0]).sides | (NONE if guard is None else guard.sides)
+        pointer = self.pointer(node.buffer.name, node.index[0], sides)
+        more = () if node.guard is None else (self.wrapped(node.guard),)
+        mask = self.tile.mask(sides, *more)
+        text = f"tl.load({pointer}, {mask}, other=0)" if mask else f"tl.load({pointer})"
+        return self.line(text, sides, inside)
+
+    def _held(self, node: Expr) -> Text | None:
+        """What a load would read, if it is in registers."""
+        if node.buffer in self.kernel.scratch:
+            return self.scratch[node.buffer.name]
+        return self.stored.get((node.buffer.name, node.index[0]))
+
+    def _checked(self, node: Expr, inside: bool) -> Text:
+        index, size = (self.operand(a) for a in node.args)
+        sides = self.value(node.args[0]).sides
+        self.checks = True
+        mask = self.tile.mask(sides) or "True"
+        return self.line(f"check_index({index}, {size}, {mask}, error)", sides, inside)
+
+
+def _divides_plainly(value: Expr, by: Expr) -> bool:
+    """Whether division towards zero is the same as towards minus infinity."""
+    if not by.is_const or by.attr < 1:
+        return False
+    span = bounds(to_poly(value))
+    return span is not None and is_nonnegative(span[0])

@@ -1,0 +1,105 @@
+"""The CUDA driver, through ctypes: modules loaded, kernels launched, without a compiler.
+
+In: cubins. Out: handles for the launcher, and what a graph's entry asks of its device: memory, the
+current stream, a flag that kernels can set. Example: `Cuda(0).load(cubins)` gives the handle and
+the shared memory of each kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
+
+from litz.errors import DriverError
+from litz.ir.source import Cubin
+from litz.runtime.cudagraphs import CudaRecorder
+
+MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+FREE_SHARED = 48 * 1024  # a kernel that wants more has to ask
+
+
+@cache
+def _driver() -> Any:
+    """libcuda, which torch has loaded and initialised long before a graph is compiled."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    library.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
+    library.cuFuncSetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+    library.cuModuleUnload.argtypes = [ctypes.c_void_p]
+    return library
+
+
+def _check(what: str, code: int) -> None:
+    if code:
+        raise DriverError(what, code, error_text(code))
+
+
+def error_text(code: int) -> str:
+    """What the driver says about a code."""
+    text = ctypes.c_char_p()
+    _driver().cuGetErrorString(code, ctypes.byref(text))
+    return (text.value or b"unknown").decode()
+
+
+class Cuda:
+    """One GPU."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.name = f"cuda:{index}"
+        self.empty: Callable[..., torch.Tensor] = _empty_strided_cuda
+        self.current: Callable[[], int] = torch._C._cuda_getDevice  # type: ignore[attr-defined]
+        self._stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream  # type: ignore
+        self._modules: list[ctypes.c_void_p] = []
+
+    @property
+    def launch_address(self) -> int:
+        """Where cuLaunchKernel is."""
+        return ctypes.cast(_driver().cuLaunchKernel, ctypes.c_void_p).value or 0
+
+    def stream(self) -> int:
+        """The stream that torch works on."""
+        return self._stream(self.index)
+
+    def flag(self) -> torch.Tensor:
+        """An integer that kernels can write and we can read without waiting for them."""
+        return torch.zeros(1, dtype=torch.int32).pin_memory()
+
+    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A number of the CPU's, on the GPU."""
+        return tensor.to(self.name, non_blocking=True)
+
+    def elsewhere(self, call: Callable[[list[Any]], Any], args: list[Any]) -> Any:
+        """Call with this device as the current one."""
+        with torch.cuda.device(self.index):
+            return call(args)
+
+    def recorder(self) -> CudaRecorder:
+        """Who records CUDA graphs on it."""
+        return CudaRecorder(self.index)
+
+    def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
+        """The handle of each kernel. They stay loaded for as long as this object lives."""
+        handles: dict[str, int] = {}
+        with torch.cuda.device(self.index):
+            torch.cuda.current_stream()  # torch makes the context when it is first asked
+            for cubin in cubins:
+                handles[cubin.name] = self._function(cubin)
+        return handles
+
+    def _function(self, cubin: Cubin) -> int:
+        driver, module, function = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        _check("cuModuleLoadData", driver.cuModuleLoadData(ctypes.byref(module), cubin.code))
+        self._modules.append(module)
+        name = cubin.name.encode()
+        found = driver.cuModuleGetFunction(ctypes.byref(function), module, name)
+        _check(f"cuModuleGetFunction({cubin.name})", found)
+        if cubin.shared > FREE_SHARED:
+            granted = driver.cuFuncSetAttribute(function, MOST_SHARED, cubin.shared)
+            _check(f"cuFuncSetAttribute({cubin.name}, {cubin.shared} bytes)", granted)
+        return function.value or 0

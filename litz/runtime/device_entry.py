@@ -1,0 +1,179 @@
+"""The entry of a graph on a GPU: one call as Python text, as `entry` writes it for the CPU.
+
+In: `Plan`, `DeviceSource`, the device. Out: the function's text and what its names stand for. What
+differs: intermediates lie in one piece of memory that torch's allocator gives for the call (so that
+it may have it back), kernels go to torch's current stream, pointers are aligned as kernels expect,
+and a number of the CPU's is brought over. For x + 1:
+
+    def call(args):
+        ...
+        table[2] = stream()
+        y1 = empty((8,), (1,), float32)
+        table[4] = x0.data_ptr()
+        table[5] = y1.data_ptr()
+        code = segment_0(address)
+        if code: failed("segment_0", code)
+        return [y1]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
+
+from litz.config import Config
+from litz.ir.program import Buffer, Plan, ViewArg, written
+from litz.ir.source import ARENA, STREAM, DeviceSource
+from litz.runtime.entry import Entry, Segments
+from litz.runtime.steps import numbers, torch_dtype
+
+ALIGNMENT = 16  # bytes; what Triton was told of every pointer
+
+
+class DeviceEntry(Entry):
+    """Writes the function for a graph on `device`."""
+
+    def __init__(
+        self, plan: Plan, source: DeviceSource, segments: Segments,
+        constants: dict[str, torch.Tensor], device: Any, config: Config,
+    ) -> None:  # fmt: skip
+        super().__init__(plan, source, segments, constants, None, config)
+        self.workspaces, self.device = source.workspaces, device
+        self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
+        self.names.update(aligned=aligned, reinterpret=_reinterpret_tensor, stream=device.stream)
+        self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type
+        self.windows: dict[ViewArg, str] = {}
+        inputs = {b for b in plan.graph.inputs if isinstance(b, Buffer)}
+        self.updated = inputs & {b for step in plan.graph.body for b in written(step)}
+        self.checks = any(k.checks for k in source.kernels)
+        self.constants = {name: aligned(t) for name, t in self.constants.items()}
+
+    def text(self) -> str:
+        """The function `call(args)`."""
+        self.lines.append(f"table[{STREAM}] = stream()")
+        if self.plan.arena_bytes:
+            kind = self._name("dtype", torch.uint8)
+            self.lines.append(f"arena = empty(({self.plan.arena_bytes},), (1,), {kind})")
+            self.lines.append(f"table[{ARENA}] = arena.data_ptr()")
+        self._inputs()
+        for name, tensor in self.constants.items():
+            self.local[name] = self._name("constant", tensor)
+            self._point(name)
+        self._outputs_to_allocate()
+        for buffer in self.workspaces:
+            self._allocate(buffer, "w")
+        self._body()
+        for buffer in self._inputs_to_write_back():
+            self.lines.append(f"give_{self.local[buffer.name]}()")
+        results = ", ".join(self._output(o.value) for o in self.graph.outputs)
+        self.lines.append(f"return [{results}]")
+        return "\n".join(["def call(args):", *(f"    {line}" for line in self._whole()), ""])
+
+    def _whole(self) -> list[str]:
+        """The lines with what stands around them: the device, the inputs, the table."""
+        index = self.device.index
+        return [
+            f"if current() != {index}: return elsewhere(call, args)",
+            *(["if flag.value: check()"] if self.checks else []),
+            *self._unpacked(),
+            "try:", "    space = take()", "except IndexError:", "    space = new_space()",
+            "table, address = space.table, space.address", "try:",
+            *(f"    {line}" for line in self.lines),
+            "finally:", "    give_back(space)",
+        ]  # fmt: skip
+
+    # -- inputs ------------------------------------------------------------------------------
+
+    def _inputs_to_write_back(self) -> list[Buffer]:
+        return [b for b in self.updated if b.name in self.in_table]
+
+    def _inputs(self) -> None:
+        """What a kernel reads is where a kernel can read it."""
+        for buffer in (b for b in self.graph.inputs if isinstance(b, Buffer)):
+            self.local[buffer.name] = name = f"x{len(self.local)}"
+            if buffer.name not in self.in_table:
+                continue
+            if buffer.device != self.device.name:
+                self._point(buffer.name)
+                continue
+            if buffer in self.updated:
+                self.names.update(nothing=_nothing, borrowed=borrowed)
+                self.lines.append(f"give_{name} = nothing")
+                take = f"{name}, give_{name} = borrowed({name})"
+            else:
+                take = f"{name} = aligned({name})"
+            self.lines.append(f"if {name}.data_ptr() % {ALIGNMENT}: {take}")
+            self._point(buffer.name)
+
+    def _point(self, buffer: str) -> None:
+        """Put a tensor's address into the table; a number of the CPU's is brought over first."""
+        if buffer not in self.in_table or buffer not in self.source.layout:
+            return
+        name = self.local[buffer]
+        if self._lies_elsewhere(buffer):
+            self.lines.append(f"here_{name} = moved({name})")
+            name = f"here_{name}"
+        self.lines.append(f"table[{self.source.layout[buffer]}] = {name}.data_ptr()")
+
+    def _lies_elsewhere(self, name: str) -> bool:
+        return any(b.name == name and b.device != self.device.name for b in self.plan.outside)
+
+    # -- memory ------------------------------------------------------------------------------
+
+    def _allocate(self, buffer: Buffer, letter: str) -> None:
+        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        self.local[buffer.name] = name = f"{letter}{len(self.local)}"
+        self.lines.append(f"{name} = empty({sizes}, {strides}, {dtype})")
+        self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
+
+    def _view(self, view: ViewArg) -> str:
+        slot = self.plan.slots.get(view.buffer.name)
+        if slot is None:
+            return super()._view(view)
+        if view not in self.windows:
+            dtype = torch_dtype(view.buffer.dtype)
+            start = slot.offset // dtype.itemsize + view.offset.number
+            place = f"{numbers(view.shape)}, {numbers(view.strides)}, {start}"
+            base = self._arena(dtype)
+            self.windows[view] = name = f"a{len(self.windows)}"
+            self.lines.append(f"{name} = reinterpret({base}, {place})")
+        return self.windows[view]
+
+    def _arena(self, dtype: torch.dtype) -> str:
+        if dtype not in self.arenas:
+            self.arenas[dtype] = name = f"arena_{str(dtype).removeprefix('torch.')}"
+            self.lines.append(f"{name} = arena.view({self._name('dtype', dtype)})")
+        return self.arenas[dtype]
+
+    def _launch(self, segment: str) -> None:
+        self.lines.append(f"code = {segment}(address)")
+        self.lines.append(f"if code: failed({segment!r}, code)")
+
+
+def _nothing() -> None:
+    """What there is to give back of an input that was used where it lies."""
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same elements at an address that kernels can load several at a time from."""
+    if tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    flat = tensor.as_strided((_span(tensor),), (1,)).clone()
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def borrowed(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """An aligned copy of an input that is written to, and the function that brings it back."""
+    flat = tensor.as_strided((_span(tensor),), (1,))
+    copy = flat.clone()
+    return copy.as_strided(tensor.shape, tensor.stride()), lambda: flat.copy_(copy)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return int(1 + sum((n - 1) * step for n, step in steps))

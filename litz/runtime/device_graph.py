@@ -1,0 +1,90 @@
+"""A compiled graph on a GPU: what AOTAutograd calls.
+
+In: the list of inputs. Out: the list of outputs, on their way: nothing here waits for the GPU. An
+index out of range is therefore raised by the call after the one that had it, as soon as it is
+known. Example: `print(compiled.text)` shows what a call does.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from litz.config import Config
+from litz.errors import DriverError, IndexOutOfRange
+from litz.ir.program import Plan
+from litz.ir.source import ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource
+from litz.runtime.cuda import error_text
+from litz.runtime.device_entry import DeviceEntry
+from litz.runtime.steps import mismatch
+
+LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class Table:
+    """The table of one call at a time: what kernels take, their handles, the way to launch them."""
+
+    def __init__(self, entries: list[tuple[int, int]], size: int) -> None:
+        self.table = (ctypes.c_void_p * size)()
+        self.address = ctypes.addressof(self.table)
+        for place, value in entries:
+            self.table[place] = value
+
+
+class DeviceGraph:
+    """Holds what a call needs and nothing of a call."""
+
+    def __init__(
+        self, plan: Plan, source: DeviceSource, binary: DeviceBinary,
+        constants: dict[str, torch.Tensor], device: Any, config: Config,
+    ) -> None:  # fmt: skip
+        self.plan, self.source, self.binary, self.config = plan, source, binary, config
+        self.device = device
+        handles = device.load(binary.cubins.values())
+        self.flag = device.flag()
+        self._flag = ctypes.c_int.from_address(self.flag.data_ptr())
+        fixed = [(ERROR_FLAG, self.flag.data_ptr()), (LAUNCH, device.launch_address)]
+        for name, place in source.handles.items():
+            fixed += [(place, handles[name]), (place + 1, binary.cubins[name].shared)]
+        self._fixed = fixed
+        self._size = LAUNCH + 1 + len(source.layout) + 2 * len(source.handles)
+        address = binary.launcher.address
+        segments = [LAUNCHER(address[s.name]) for s in source.segments]
+        entry = DeviceEntry(plan, source, segments, constants, device, config)
+        self.text = entry.text()
+        self.free: list[Table] = []
+        self.call = self._written(entry.names)
+        self._boxed_call = True
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        return self.call(args)
+
+    def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
+        scope = {
+            **names, "__builtins__": builtins, "take": self.free.pop,
+            "give_back": self.free.append, "new_space": self._new_table, "check": self.check,
+            "flag": self._flag, "failed": _failed, "current": self.device.current,
+            "elsewhere": self.device.elsewhere,
+            "mismatch": lambda name, tensor: mismatch(self.plan, name, tensor),
+        }  # fmt: skip
+        exec(compile(self.text, "<litz entry>", "exec"), scope)
+        call: Any = scope["call"]
+        call._boxed_call = True  # AOTAutograd then passes the inputs as one list
+        return call  # type: ignore[no-any-return]
+
+    def _new_table(self) -> Table:
+        return Table(self._fixed, self._size)
+
+    def check(self) -> None:
+        """Raise what a kernel of an earlier call noted."""
+        if self._flag.value:
+            self._flag.value = 0
+            raise IndexOutOfRange()
+
+
+def _failed(segment: str, code: int) -> NoReturn:
+    raise DriverError(f"cuLaunchKernel in {segment}", code, error_text(code))

@@ -1,0 +1,214 @@
+"""Tiles: what a program of a GPU kernel takes, chosen from sizes and strides.
+
+In: a flat `Kernel` in canonical axes. Out: the kernel over at most three outer axes and one row
+axis a phase, and a `Tiling`. Neighbouring threads must touch neighbouring elements: all outer axes
+become one, whose last part is the one most accesses run along; an access that runs along another
+one gives that axis a side of the tile of its own. Example: `y[i, j] = x[j, i]` of 1024 x 1024 has
+tiles of 32 x 32; its rows and columns are axes y and x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from litz.config import Config
+from litz.ir.dtypes import BF16, F16, F32, F64, I32, I64, DType
+from litz.ir.expr import Expr, axis, extent_of, walk
+from litz.ir.index import floordiv, modulo
+from litz.ir.ops import REDUCTIONS
+from litz.ir.program import Kernel, Phase, exprs_of, loads
+from litz.ir.scheduled import Tiling, power_of_two
+from litz.schedule.axes import Axes, replace_axes, stride_along
+from litz.target import Target
+
+# Points of a tile: enough to hide latency, few enough to stay in registers.
+TILE = 1024
+REDUCED_TILE = 4096
+# The longest row that is held whole.
+LONGEST_ROW = 16384
+# Sides of a tile that is read along one axis and written along another.
+CROSSING_SIDE = 32
+# Columns that neighbouring threads take of a reduction across rows.
+COLUMNS = 64
+# Programs that keep a multiprocessor busy.
+PROGRAMS = 4
+POINTS_A_WARP = 256
+# Places from here on need 64 bits; masked lanes may lie a tile beyond the last element.
+FAR = 2**31 - 2**20
+NAMES = ("z", "y", "x")
+# What the GPU adds to memory in one step.
+ADDS: frozenset[DType] = frozenset({F16, BF16, F32, F64, I32, I64})
+
+
+def spread_scatter(kernel: Kernel, config: Config) -> Kernel:
+    """Points that meet are combined by the memory itself, so that all of them can run at once.
+
+    outer o0, phase j0: b0[index[j0], o0] add= ...   ->   outer j0, o0: b0[index[j0], o0] add= ...
+    """
+    (phase, *others) = kernel.phases
+    if others or not phase.inner or phase.completing or _ordered(kernel, config):
+        return kernel
+    if not all(s.scatters for s in phase.stores) or _has(kernel, "scan"):
+        return kernel
+    points = Phase((), False, phase.stores)
+    return replace(kernel, outer=phase.inner + kernel.outer, phases=(points,))
+
+
+def _ordered(kernel: Kernel, config: Config) -> bool:
+    """Whether points that may meet have to come one after the other."""
+    modes = {(s.mode, s.buffer.dtype) for s in kernel.stores if s.scatters}
+    atomic = all(m == "put" or (m == "add" and d in ADDS) for m, d in modes)
+    wanted = config.triton.atomics and not torch.are_deterministic_algorithms_enabled()
+    return not (atomic and wanted)
+
+
+def _has(kernel: Kernel, op: str) -> bool:
+    return any(n.op == op for n in walk(*exprs_of(kernel)))
+
+
+def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Tiling]:
+    """Group the axes, make each group one axis, choose blocks."""
+    rows = any(p.inner for p in kernel.phases)
+    groups = [kernel.outer] if rows else _sides(kernel)
+    folded = _folded(kernel, [g for g in groups if g])
+    tiling = _reduction(folded, target) if rows else _pointwise(folded, target)
+    ordered = any(s.scatters for s in kernel.stores) and _ordered(kernel, config)
+    return folded, replace(tiling, ordered=ordered, wide=_is_far(folded))
+
+
+# -- axes ------------------------------------------------------------------------------------
+
+
+def _sides(kernel: Kernel) -> list[Axes]:
+    """The outer axes by sides of the tile: first what has none, last what is stored along."""
+    if not kernel.outer:
+        return []
+    last = kernel.outer[-1]
+    crossing: list[Expr] = []
+    for node in loads(*exprs_of(kernel)):
+        along = [a for a in kernel.outer if stride_along(node.index[0], a) == 1]
+        far = stride_along(node.index[0], last) > 1
+        if far and along and along[0] is not last and along[0] not in crossing:
+            crossing.append(along[0])
+    sides = crossing[: len(NAMES) - 1]
+    if not sides:
+        return [kernel.outer]
+    rest = tuple(a for a in kernel.outer if a is not last and a not in sides)
+    if rest and len(sides) == len(NAMES) - 1:  # the slower side takes in what is left
+        return [(*rest, sides[1]), (sides[0],), (last,)]
+    return [rest, *((a,) for a in reversed(sides)), (last,)]
+
+
+def _folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
+    """Each group one axis, and the inner axes of each phase another."""
+    outer: dict[Expr, Expr] = {}
+    names = NAMES[len(NAMES) - len(groups) :]
+    made = [axis(n, extent_of(g)) for n, g in zip(names, groups, strict=True)]
+    for group, whole in zip(groups, made, strict=True):
+        outer.update(_digits(group, whole))
+    places: dict[Expr, Axes] = dict.fromkeys(kernel.outer, ())
+    phases: list[Phase] = []
+    for phase in kernel.phases:
+        inner = _forwards(phase)
+        row = axis("r", extent_of(inner))
+        values = outer | _digits(inner, row)
+        bound = places | {a: (row,) if k == 0 else () for k, a in enumerate(inner)}
+        one = Kernel(kernel.name, (), (replace(phase, inner=inner),), ())
+        phases += replace_axes(one, bound, values).phases
+    return replace(kernel, outer=tuple(made), phases=tuple(phases))
+
+
+def _digits(axes: Axes, whole: Expr) -> dict[Expr, Expr]:
+    """Each axis in the row-major number of all of them."""
+    digits: dict[Expr, Expr] = {}
+    left = whole
+    for k, variable in enumerate(reversed(axes)):
+        digits[variable] = left if k == len(axes) - 1 else modulo(left, variable.extent)
+        left = floordiv(left, variable.extent)
+    return digits
+
+
+def _forwards(phase: Phase) -> Axes:
+    """The inner axes, the one that most loads run along last; positions keep their order."""
+    nodes = [n for s in phase.stores for n in walk(s.value)]
+    places = any(n.op == "reduce" and REDUCTIONS[n.attr[0]].gives_index for n in nodes)
+    if len(phase.inner) < 2 or places:
+        return phase.inner
+    found = [n.index[0] for n in nodes if n.op == "load"]
+    near = {a: sum(stride_along(i, a) == 1 for i in found) for a in phase.inner}
+    best = max(phase.inner, key=lambda a: near[a])
+    if not near[best] or near[phase.inner[-1]] == near[best]:
+        return phase.inner
+    return (*(a for a in phase.inner if a is not best), best)
+
+
+# -- blocks ----------------------------------------------------------------------------------
+
+
+def _pointwise(kernel: Kernel, target: Target) -> Tiling:
+    """Tiles of about a thousand points, smaller if there would be too few of them."""
+    extents = [a.extent.number for a in kernel.outer]
+    if len(extents) < 2:
+        count = extents[0] if extents else 1
+        block = min(power_of_two(count), TILE)
+        while block > 128 and count < block * target.threads:
+            block //= 2
+        return Tiling((block,) * len(extents), warps=_warps(block))
+    sides = [min(power_of_two(n), CROSSING_SIDE) for n in extents[-2:]]
+    if sides[0] * sides[1] < TILE:  # one side is short: the other may be longer
+        longest = TILE // min(sides)
+        sides = [min(power_of_two(n), longest) for n in extents[-2:]]
+    first = [1] * (len(extents) - 2)
+    return Tiling((*first, *sides), warps=_warps(sides[0] * sides[1]))
+
+
+def _reduction(kernel: Kernel, target: Target) -> Tiling:
+    """Rows in registers if they fit; else in pieces. Across rows, neighbours are columns."""
+    rows = extent_of(kernel.outer)
+    longest = max(extent_of(p.inner) for p in kernel.phases)
+    if rows > 1 and _across(kernel):
+        block = min(power_of_two(rows), COLUMNS)
+        while block > 16 and rows < block * target.threads:
+            block //= 2
+        row = min(power_of_two(longest), max(REDUCED_TILE // block, 1))
+    else:
+        row = power_of_two(longest)
+        if longest > LONGEST_ROW:
+            row = REDUCED_TILE
+        block = max(min(TILE // row, power_of_two(rows)), 1)
+        while block > 1 and rows < block * PROGRAMS * target.threads:
+            block //= 2
+    return Tiling((block,) * len(kernel.outer), row, warps=_warps(block * row))
+
+
+def _across(kernel: Kernel) -> bool:
+    """Whether neighbours in memory belong to different rows, counted over all loads."""
+    (row,) = kernel.outer
+    balance = 0
+    for phase in kernel.phases:
+        for store in phase.stores:
+            for node in loads(store.value):
+                points = extent_of(node.index[0].axes)
+                along = any(stride_along(node.index[0], a) == 1 for a in phase.inner)
+                balance += points * (_runs_along(node.index[0], row) - along)
+    return balance > 0
+
+
+def _runs_along(index: Expr, outer: Expr) -> bool:
+    """Whether a step of the outer axis is mostly a step of one element."""
+    if stride_along(index, outer) == 1:
+        return True
+    digits = [n for n in walk(index) if n.op == "mod" and n.args[0] is outer]
+    return any(stride_along(index, n) == 1 for n in digits)
+
+
+def _warps(points: int) -> int:
+    return min(max(power_of_two(points // POINTS_A_WARP), 1), 16)
+
+
+def _is_far(kernel: Kernel) -> bool:
+    touched = [n.buffer for n in loads(*exprs_of(kernel))] + [s.buffer for s in kernel.stores]
+    spans = [b.shape[0].number for b in touched] + [a.extent.number for a in kernel.outer]
+    return max(spans, default=0) >= FAR

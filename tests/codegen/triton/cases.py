@@ -1,0 +1,170 @@
+"""What the GPU's kernels are tested with: functions by name, and how each is compiled.
+
+In: `TRITON_INTERPRET=1 python -m tests.codegen.triton.cases`. Out: a line of JSON a case: its name,
+what was wrong with it, if anything was, and its kernels. Every case goes through all stages to the
+interpreter, and what it gives is held against the loop IR's own. In `blocks` rows are taken a few
+points at a time, as they are on a GPU if they are long; in `order` points that meet take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from litz.schedule import tile
+from tests.stages import as_array
+from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
+
+Case = tuple[Callable[..., Any], tuple[Any, ...]]
+D, H = X.double(), X.half()
+L = torch.tensor([[0, 5, 5, 2], [3, 3, 1, 0]])
+U = (X.abs() * 20).to(torch.uint8)
+P = torch.rand(6, 20, generator=torch.Generator().manual_seed(1))
+CUBE = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(2))
+SCALAR = torch.tensor(2.5)
+
+
+def _updated(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x * 2
+
+
+def _random(x: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(3)
+    return torch.rand_like(x) + torch.randint_like(x, 0, 9) + torch.randn_like(x) * 0
+
+
+OPS: dict[str, Case] = {
+    "unary": (
+        lambda x: [
+            f(x)
+            for f in (torch.exp, torch.sin, torch.cos, torch.tanh, torch.sigmoid, torch.erf)
+        ] + [x.abs(), -x, x.floor(), x.ceil(), x.trunc(), x.round(), x.sign(), x.square()],
+        (X,),
+    ),
+    "positive": (lambda p: [p.log(), p.log2(), p.log10(), p.log1p(), p.sqrt(), p.rsqrt()], (P,)),
+    "inverse": (lambda p: [p.asin(), p.acos(), p.atan(), p.asinh(), p.atanh(), p.erfinv()], (P,)),
+    "hyperbolic": (lambda x: [x.sinh(), x.cosh(), x.expm1(), x.exp2(), x.tan(), x.erfc()], (X,)),
+    "special": (lambda p: [p.lgamma(), torch.special.ndtri(p), torch.special.erfcx(p)], (P,)),
+    "bessel": (lambda p: [torch.special.bessel_j0(p), torch.special.bessel_y1(p)], (P,)),
+    "left_to_aten": (lambda p: torch.special.digamma(p) + p, (P,)),
+    "binary": (
+        lambda x, t: [x + t, x / t, x.atan2(t), torch.hypot(x, t), x.copysign(t), x.fmod(t)],
+        (X, T),
+    ),
+    "remainder": (lambda x, t: [x % t, torch.floor_divide(x, t), x.maximum(t)], (X, T)),
+    "power": (lambda p, t: [p**t, p**3, p**0.5, p**-1], (P, T)),
+    "integer": (lambda n: [n // 3, n % 5, n * n, -n, n.abs(), n & 6, n | 9, n ^ 3, ~n], (N,)),
+    "negative": (lambda n: [n // -3, n % -5, n << 2, n >> 1, n**3, n.clamp(-3, 7)], (N,)),
+    "truncated": (lambda n: torch.div(n, 4, rounding_mode="trunc"), (N,)),
+    "bytes": (lambda u: [u + u, u * 3, u // 7, u % 7, u > 100, u >> 1, u.max(1)[0]], (U,)),
+    "double": (lambda d: [d.exp() / 3, d * 0.1 + 0.3, d.softmax(1), d.sum(0), d.cumsum(0)], (D,)),
+    "half": (lambda h: [h.exp(), h * 2 + 1, h.sum(1), h.softmax(-1)], (H,)),
+    "casts": (
+        lambda x, n, u: [x.int(), x.bool(), n.float(), n.byte(), u.double(), x.bfloat16()],
+        (X, N, U),
+    ),
+    "half_casts": (lambda b, h: [b.float(), h.float(), b.half(), h.bfloat16(), b.bool()], (B, H)),
+    "compare": (lambda x, t: [x < t, x >= t, x == t, x != x, torch.isnan(x)], (X, T)),
+    "nan": (lambda x: [x.log().amax(1), x.log().amin(0), x.log().argmax(1), x.log().max()], (X,)),
+    "reduce": (lambda x: [x.sum(1), x.mean(0), x.amax(1), x.amin(0), x.prod(1), x.sum()], (X,)),
+    "logic": (lambda x: [(x > 0).any(1), (x > 0).all(0), (x > -9).all(), (x > 9).any()], (X,)),
+    "places": (lambda x: [x.argmax(), x.argmin(0), x.max(1)[1], x.round().argmax(1)], (X,)),
+    "count": (lambda x, n: [(x > 0).sum(), n.sum(0), n.amax(1), n.argmin(1)], (X, N)),
+    "dims": (lambda c: [c.sum((0, 2)), c.amax((0, 1)), c.mean((1, 2)), c.permute(2, 0, 1).sum(1)],
+             (CUBE,)),
+    "columns": (lambda w: [w.sum(0), w.softmax(0), w.cumsum(0), w.argmax(0), w.var(0)], (W,)),
+    "constant_row": (lambda x: torch.ones_like(x).sum(1) + torch.arange(6).float(), (X,)),
+    "arange": (lambda x: [torch.arange(20) * 3 + x, torch.arange(6).sum()], (X,)),
+    "norms": (lambda x, w: [F.layer_norm(x, (20,), w[0]), F.normalize(x, dim=1), x.std(1)], (X, W)),
+    "log_softmax": (lambda x: [x.log_softmax(1), x.logsumexp(1), F.softmin(x, 0)], (X,)),
+    "flip": (lambda x: x.softmax(1).flip(1), (X,)),
+    "scans": (lambda x: [x.cumsum(1), x.cumprod(0), x.cummax(1)[0], x.cummin(0)[1]], (X,)),
+    "logcumsumexp": (lambda x: x.logcumsumexp(1), (X,)),
+    "scan_then_flip": (lambda x: x.cumsum(1).flip(1) + x.cumsum(1), (X,)),
+    "scan_places": (lambda x: x.round().cummax(1)[1], (X,)),
+    "transposes": (lambda c: [c.permute(2, 1, 0).contiguous() * 2, c.mT.contiguous()], (CUBE,)),
+    "crossing": (lambda c, x: c.permute(2, 0, 1) + torch.zeros(5, 3, 4), (CUBE, X)),
+    "indices": (lambda x, i: [x[i], x[:, i], x.index_select(0, i), x.gather(1, i[None])], (X, I)),
+    "take_along": (lambda x, n: [x[n], F.embedding(n, x), x[n, n]], (X, L)),
+    "put": (lambda x, i: x.index_copy(0, i, x[:4] * 2), (X, I)),
+    "scatter_add": (lambda x, n: torch.zeros(6, 20).scatter_add(0, n, x[:2, :4]), (X, L)),
+    "scatter_amax": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4] * 3, "amax"), (X, L)),
+    "scatter_half": (lambda h, n: h.scatter_reduce(0, n, h[:2, :4], "prod"), (H, L)),
+    "scatter_mean": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4], "mean"), (X, L)),
+    "embedding_grad": (
+        lambda x, n: torch.zeros(7, 20).index_put((n,), x[: n.numel()].view(*n.shape, 20), True),
+        (torch.cat([X, X]), L),
+    ),
+    "masked": (lambda x: x.masked_fill(x > 0, 3.0) + x.tril() + torch.where(x > 1, x, 0.0), (X,)),
+    "pads": (lambda c: [F.pad(c, (1, 1), "reflect"), F.pad(c, (2, 0, 0, 1))], (CUBE,)),
+    "pool": (lambda c: [F.max_pool2d(c, 2), F.avg_pool2d(c, 2, 1)], (CUBE,)),
+    "scalar": (lambda x, s: x * s + s, (X, SCALAR)),
+    "update": (_updated, (X,)),
+    "random": (_random, (X,)),
+    "dropout": (lambda x: F.dropout(x, 0.0) + x, (X,)),
+    "empty": (lambda x: x[:0].sum(0) + x[0], (X,)),
+    "one": (lambda x: x[:1, :1].exp().sum(), (X,)),
+    "outputs": (lambda x: (x, x + 1, x.t(), x.sum(0)), (X,)),
+}  # fmt: skip
+
+WHOLE = {**FUNCTIONS, **OPS}
+ROWS = [
+    "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",
+    "reduce", "logic", "places", "count", "dims", "norms", "log_softmax", "flip", "scans",
+    "logcumsumexp", "scan_then_flip", "scan_places", "nan", "bf16", "double", "constant_row",
+    "where", "half", "pad", "group_norm",
+]  # fmt: skip
+MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
+NAMES = [
+    *WHOLE, *(f"{name} in blocks" for name in ROWS), *(f"{name} in order" for name in MEETING)
+]  # fmt: skip
+# Halves are rounded where they are stored, and Triton's interpreter cuts a bf16 instead.
+LOOSE = {"bf16": 2e-2, "half": 4e-3, "half_casts": 1e-2, "casts": 1e-2, "scatter_half": 4e-3}
+
+
+def check(name: str) -> list[dict[str, Any]]:
+    """Run a case and compare it; its kernels, as they go to the builder."""
+    from tests.codegen.triton.interpreted import graph_of, ran, tiled
+
+    plain, _, how = name.partition(" in ")
+    function, inputs = WHOLE[plain]
+    tile.LONGEST_ROW, tile.REDUCED_TILE = (4, 4) if how == "blocks" else (16384, 4096)
+    options = {"triton.atomics": False} if how == "order" else {}
+    made = tiled(lambda *args: function(*args), *inputs, **options)
+    if how == "blocks":
+        rows = [(a, k) for k in made.scheduled for p in k.kernel.phases for a in p.inner]
+        assert any(a.extent.number > k.choice.row for a, k in rows), "no row was cut"
+    graph, device = graph_of(made)
+    torch.manual_seed(0)
+    found = [as_array(t) for t in ran(graph, device, made.inputs)]
+    torch.manual_seed(0)
+    expected = made.fused()
+    assert device.launches == len(made.plan.graph.kernels)
+    assert len(found) == len(expected)
+    exact = LOOSE.get(plain, 1e-5)
+    for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(a, b, rtol=exact, atol=exact, err_msg=f"result {k}")
+    return [asdict(kernel) for kernel in graph.source.kernels]
+
+
+def main(names: list[str]) -> None:
+    for name in names or NAMES:
+        kernels, wrong = [], ""
+        try:
+            kernels = check(name)
+        except Exception:
+            wrong = traceback.format_exc(limit=-4)
+        print(json.dumps([name, wrong, kernels]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

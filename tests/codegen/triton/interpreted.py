@@ -1,0 +1,229 @@
+"""The GPU target on this CPU: Triton's interpreter stands behind the launcher.
+
+In: a function and its inputs. Out: its outputs, computed by the very kernels, native launcher and
+entry that a GPU would run; only `cuLaunchKernel` is ours. Every address is held against the
+arguments of its launch. Triton decides when it is imported whether it interprets: so this module
+belongs in a process that has TRITON_INTERPRET=1. Example:
+`graph, device = graph_of(tiled(lambda x: x + 1, torch.ones(8)))`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from torch._C._dynamo.guards import _empty_strided_cpu
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from litz.build import build_launcher
+from litz.build.triton_worker import function_of
+from litz.codegen import emit
+from litz.config import snapshot
+from litz.errors import DriverError
+from litz.ir.ops import OPS
+from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
+from litz.runtime.device_graph import DeviceGraph
+from litz.target import Target, cuda
+from litz.trace import Trace
+from tests.stages import Stages, copied, staged, through_aot
+
+# A GPU whose tensors lie where the interpreter can reach them.
+TARGET: Target = replace(cuda((9, 0), 132), device="cpu")
+
+TORCH: dict[str, torch.dtype] = {
+    "*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16,
+    "*bf16": torch.bfloat16, "*i64": torch.int64, "*i32": torch.int32, "*i16": torch.int16,
+    "*i8": torch.int8, "*u8": torch.uint8, "*i1": torch.bool,
+}  # fmt: skip
+LAUNCH = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p,
+)  # fmt: skip
+
+
+OTHER_NAMES = {"rint": "round", "normcdfinv": "ndtri"}
+
+
+class Libdevice:
+    """CUDA's math library, as the op table means it."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        meaning = OPS[OTHER_NAMES.get(name, name)].numpy
+
+        def call(*args: Any) -> Any:
+            (tensor, *_) = [a for a in args if isinstance(a, tl.tensor)]
+            scalar = tensor.dtype.scalar
+            data = [a.handle.data if isinstance(a, tl.tensor) else a for a in args]
+            kind = tensor.handle.data.dtype
+            with np.errstate(all="ignore"):
+                found = np.asarray(meaning(*(np.asarray(d, kind) for d in data))).astype(kind)
+            shape = found.shape
+            block = tl.block_type(scalar, list(shape)) if tensor.type.is_block() else scalar
+            return tl.tensor(TensorHandle(found, scalar), block)
+
+        return call
+
+
+class Bounds:
+    """Which addresses the launch at hand may touch."""
+
+    allowed: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def check(cls, addresses: Any, mask: Any) -> None:
+        wanted = np.broadcast_to(addresses, np.broadcast(addresses, mask).shape)[mask.astype(bool)]
+        inside = np.zeros(wanted.shape, bool)
+        for first, last in cls.allowed:
+            inside |= (wanted >= first) & (wanted < last)
+        if not inside.all():
+            raise IndexError(f"{np.count_nonzero(~inside)} addresses outside of every argument")
+
+
+def _watched(method: str, where: Callable[..., tuple[Any, Any]]) -> None:
+    """Make a memory access of the interpreter look at its addresses first."""
+    original = getattr(InterpreterBuilder, method)
+
+    def checked(self: Any, *args: Any) -> Any:
+        pointers, mask = where(*args)
+        Bounds.check(pointers.data, mask.data)
+        return original(self, *args)
+
+    setattr(InterpreterBuilder, method, checked)
+
+
+_watched("create_masked_load", lambda pointers, mask, *_: (pointers, mask))
+_watched("create_masked_store", lambda pointers, value, mask, *_: (pointers, mask))
+_watched("create_atomic_rmw", lambda op, pointers, value, mask, *_: (pointers, mask))
+
+
+@dataclass
+class Interpreted:
+    """A device whose kernels the interpreter runs; `spans` are the bytes behind each argument."""
+
+    source: DeviceSource
+    spans: dict[str, list[int]]
+
+    def __post_init__(self) -> None:
+        self.index, self.name = 0, "cpu"
+        self.empty, self.launches = _empty_strided_cpu, 0
+        self.error: Exception | None = None
+        self._functions = {k.name: self._function(k) for k in self.source.kernels}
+        self._callback = LAUNCH(self._launch)  # kept: native code calls it
+
+    @staticmethod
+    def _function(kernel: DeviceKernel) -> Any:
+        function = function_of(kernel.text, kernel.name)
+        function.fn.__globals__["libdevice"] = Libdevice()
+        return function
+
+    @property
+    def launch_address(self) -> int:
+        return ctypes.cast(self._callback, ctypes.c_void_p).value or 0
+
+    def current(self) -> int:
+        return self.index
+
+    def stream(self) -> int:
+        return 0
+
+    def flag(self) -> torch.Tensor:
+        return torch.zeros(1, dtype=torch.int32)
+
+    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    def elsewhere(self, call: Callable[..., Any], args: list[Any]) -> Any:
+        raise AssertionError("there is one device")
+
+    def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
+        """Handles are places in the list of kernels, from one on."""
+        names = [k.name for k in self.source.kernels]
+        return {c.name: names.index(c.name) + 1 for c in cubins}
+
+    def _launch(self, function: int, *args: Any) -> int:
+        grid, parameters = args[:3], args[8]
+        self.launches += 1
+        try:
+            self._run(self.source.kernels[function - 1], grid, parameters)
+        except Exception as error:
+            self.error = error
+            return 1
+        return 0
+
+    def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
+        slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(len(kernel.pointers))]
+        addresses = [slot.value or 0 for slot in slots]
+        for k in range(2):  # Triton's own parameters stay empty
+            hidden = ctypes.c_void_p.from_address(parameters[len(kernel.pointers) + k])
+            assert hidden.value is None
+        spans = [*self.spans[kernel.name], 4]
+        Bounds.allowed = tuple((a, a + n) for a, n in zip(addresses, spans, strict=False))
+        data = addresses[: len(addresses) - kernel.checks]
+        assert all(a % 16 == 0 for a in data), "Triton was told of aligned pointers"
+        tensors = [_at(a, TORCH[p]) for a, p in zip(addresses, kernel.pointers, strict=True)]
+        with np.errstate(all="ignore"):
+            self._functions[kernel.name][grid](*tensors)
+
+
+def _at(address: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor that begins at an address: the interpreter asks for nothing else."""
+    memory = (ctypes.c_char * dtype.itemsize).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype)
+
+
+def graph_of(made: Stages, target: Target = TARGET) -> tuple[DeviceGraph, Interpreted]:
+    """What the stages made of a function, linked."""
+    source = emit(made.plan, made.scheduled, target)
+    assert isinstance(source, DeviceSource)
+    return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, snapshot({}))
+
+
+def _bytes(buffer: Any) -> int:
+    sizes = [n.number for n in buffer.shape]
+    if 0 in sizes:
+        return 0
+    strides = [s.number for s in buffer.strides]
+    span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+    return int(span * buffer.dtype.bytes)
+
+
+def link_interpreted(
+    plan: Any, source: DeviceSource, scheduled: list[Any], constants: Any, config: Any
+) -> tuple[DeviceGraph, Interpreted]:
+    """The callable that `link` would make, on the interpreter, and the device it runs on."""
+    spans: dict[str, list[int]] = {}
+    for name, kernel in zip(source.names, scheduled, strict=True):
+        spans[name] = [_bytes(b) for b in kernel.arguments]
+    cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
+    binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
+    device = Interpreted(source, spans)
+    return DeviceGraph(plan, source, binary, constants, device, config), device
+
+
+def tiled(function: Callable[..., Any], *inputs: Any, **options: Any) -> Stages:
+    """Every stage up to `schedule`, for the GPU."""
+    found: list[Stages] = []
+    config = snapshot({name.replace("__", "."): value for name, value in options.items()})
+
+    def compiler(module: torch.fx.GraphModule) -> Callable[..., Any]:
+        found.append(staged(module, TARGET, config, inputs))
+        return module.forward  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        through_aot(function, compiler)(*(copied(i) for i in inputs))
+    return found[0]
+
+
+def ran(graph: DeviceGraph, device: Interpreted, inputs: list[torch.Tensor]) -> list[Any]:
+    """The outputs over copies of the inputs, and then these, updated or not."""
+    given = [copied(i) for i in inputs]
+    try:
+        results = graph(list(given))
+    except DriverError as error:
+        raise (device.error or error) from error
+    return [*results, *given]

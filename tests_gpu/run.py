@@ -1,0 +1,91 @@
+"""What only a GPU can show: `make test-gpu`, or `python -m tests_gpu.run [PART ...]`.
+
+In: a machine with a GPU, torch with CUDA and Triton; a PATH without a compiler, which is made here.
+Out: a line a check, the first failures of each kind in full, a summary, and status 1 if anything
+failed. It goes on after failures and stops by itself after `BUDGET` seconds. Parts: facts, ops,
+dtypes, sizes, graphs, launch, models, training.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+BUDGET = 460.0  # seconds
+SHOWN = 6  # failures shown in full, one of each kind
+START = time.monotonic()
+
+
+def hide_compilers() -> None:
+    """No gcc, no clang, no nvcc: whatever runs here runs without them."""
+    os.environ["PATH"] = tempfile.mkdtemp()
+    for name in ("CC", "CXX"):
+        os.environ.pop(name, None)
+
+
+@dataclass
+class Results:
+    """What was checked, and what failed and why."""
+
+    passed: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+
+    @property
+    def left(self) -> float:
+        return BUDGET - (time.monotonic() - START)
+
+    def check(self, name: str, run: Callable[[], str | None]) -> None:
+        """Run one check; it returns a remark or raises."""
+        if self.left < 0:
+            self.skipped.append(name)
+            return
+        begin = time.monotonic()
+        try:
+            remark = run() or ""
+        except Exception as error:
+            self._fail(name, error)
+            return
+        self.passed += 1
+        took = time.monotonic() - begin
+        if remark or took > 5:
+            print(f"ok    {name:34} {took:6.1f} s  {remark}", flush=True)
+
+    def _fail(self, name: str, error: Exception) -> None:
+        text = f"{type(error).__name__}: {error}"
+        self.failed[name] = text
+        print(f"FAIL  {name:34} {text.splitlines()[0][:150]}", flush=True)
+        frames = traceback.extract_tb(error.__traceback__)
+        kind = f"{type(error).__name__} {frames[-1].filename}:{frames[-1].lineno}"
+        if kind not in self.kinds and len(self.kinds) < SHOWN:
+            self.kinds.add(kind)
+            print("".join(traceback.format_exception(error))[-3500:], flush=True)
+
+    def summary(self) -> int:
+        print(f"\n{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} not reached")
+        for name, text in self.failed.items():
+            print(f"  {name}: {text.splitlines()[0][:140]}")
+        print(f"{time.monotonic() - START:.0f} s")
+        return 1 if self.failed or self.skipped else 0
+
+
+def main(parts: list[str]) -> int:
+    """Each part in turn, the telling ones first."""
+    hide_compilers()
+    from tests_gpu.checks import PARTS
+
+    results = Results()
+    for name in parts or PARTS:
+        print(f"-- {name}", flush=True)
+        PARTS[name](results)
+    return results.summary()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
