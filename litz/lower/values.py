@@ -88,7 +88,7 @@ class Lowering:
     def __init__(self, config: Config, target: Target) -> None:
         self.config, self.target = config, target
         self.static: set[Buffer] = set()  # parameters: what is made of them alone is kept
-        self.packed: dict[tuple[View, int], Buffer] = {}
+        self.packed: dict[tuple[View, int, int], Buffer] = {}
         self.body: list[Loop | Extern] = []
         self.origin = Origin("", "")
         # Offset of each base buffer inside its storage as the fake tensor saw it.
