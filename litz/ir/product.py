@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from litz.ir.dtypes import F32, F64, I32
 from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
 from litz.ir.index import ravel, simplify_indices, unravel
-from litz.ir.program import Kernel, Loop, loads
+from litz.ir.program import Kernel, Loop
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,10 @@ def product_in(value: Expr, axes: tuple[Expr, ...]) -> Product | None:
 
 
 def _is_operand(node: Expr) -> bool:
-    """A load, in the type of the sum or widened to it."""
-    stored = node.args[0] if node.op == "cast" else node
-    return stored.op == "load" and stored.guard is None
+    """Made of loads that may run anywhere, and nothing that runs in order."""
+    nodes = list(walk(node))
+    guarded = any(n.op == "load" and n.guard is not None for n in nodes)
+    return not guarded and not any(n.op in ("reduce", "scan") for n in nodes)
 
 
 def _roles(
@@ -66,9 +67,10 @@ def _roles(
 
 
 def loop_product(loop: Loop) -> Product | None:
-    """The product that a loop stores."""
+    """The product that a loop stores, in the type of its sums or rounded to a half."""
     (store,) = loop.stores
-    return product_in(store.value, loop.axes)
+    value = store.value.args[0] if store.value.op == "narrow" else store.value
+    return product_in(value, loop.axes)
 
 
 def kernel_product(kernel: Kernel) -> Product | None:
@@ -119,7 +121,8 @@ def in_blocks(product: Product, width: int, group: int) -> Blocks:
     return Blocks(batch, row, panel, inside, step, part, left, right)
 
 
-def operand_load(operand: Expr) -> Expr:
-    """The load that an operand reads."""
-    (found,) = loads(operand)
-    return found
+def stored_load(operand: Expr) -> Expr | None:
+    """The load that an operand is, in the type of the sum or widened to it; None if it is made of
+    more than that."""
+    stored = operand.args[0] if operand.op == "cast" else operand
+    return stored if stored.op == "load" else None

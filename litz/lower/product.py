@@ -9,14 +9,18 @@ w alone and kept until w changes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
-from litz.ir.dtypes import BF16, F16, F32, F64, DType
-from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce
-from litz.ir.index import ZERO, coefficient, flat_index, floordiv, modulo, ravel
-from litz.ir.program import Buffer, Loop, Store
+from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
+from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce
+from litz.ir.index import coefficient, flat_index, floordiv, modulo
+from litz.ir.program import Buffer
+from litz.lower.dequantise import Narrow, narrow_operand
+from litz.lower.panels import in_panels, packed_panels
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, element, positions
 
@@ -30,7 +34,7 @@ PACKED_ROWS = 64
 FAR_APART = 1 << 13
 
 
-@rule("mm", "bmm")
+@rule("mm", "bmm", "_int_mm")
 def _mm(low: Lowering, like: torch.Tensor, a: View, b: View) -> View:
     target = low.buffer(like)
     emit_product(low, target, a, b)
@@ -65,21 +69,48 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     _check(low, a, b)
     *batch, i, j = positions(target.shape)
     k = axis("r0", a.shape[-1].number)
+    if not batch and target.dtype.compute is F32:
+        width = low.target.panel_columns(F32.bytes, b.shape[-1].number)
+        narrow = narrow_operand(low, b.at((k, j)), k, j, width)
+        if narrow is not None:
+            emit_narrow(low, target, a, narrow, (i, j, k))
+            return
     right, group = _right(low, a, b, (*batch, k, j))
     left = _left(low, a, group).at((*batch, i, k))
-    terms = (cast(operand, target.dtype.compute) for operand in (left, right))
-    low.emit(target, (*batch, i, j), reduce("sum", (k,), apply("mul", *terms)), (k,))
+    _emit(low, target, (*batch, i, j), (left, right), k)
+
+
+def emit_narrow(
+    low: Lowering, target: Buffer, a: View, narrow: Narrow, place: tuple[Expr, Expr, Expr]
+) -> None:
+    """The same with a weight that stays narrow; its scale comes behind the sum."""
+    i, j, k = place
+    left = _left(low, a, 1).at((i, k))
+    if narrow.scale is None:
+        _emit(low, target, (i, j), (left, narrow.value), k)
+        return
+    sums = low.row_buffer(target.shape, F32)
+    _emit(low, sums, (i, j), (left, narrow.value), k)
+    low.emit(target, (i, j), apply("mul", load(sums, (i, j)), narrow.scale))
+
+
+def _emit(
+    low: Lowering, target: Buffer, place: tuple[Expr, ...], operands: tuple[Expr, Expr], k: Expr
+) -> None:
+    terms = (cast(operand, target.dtype.compute) for operand in operands)
+    low.emit(target, place, reduce("sum", (k,), apply("mul", *terms)), (k,))
 
 
 def _check(low: Lowering, a: View, b: View) -> None:
     rows, depth, columns = a.shape[-2].number, a.shape[-1].number, b.shape[-1].number
     if low.config.max_autotune_gemm_backends == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone")
-    if a.dtype not in (F32, F64, BF16, F16) or b.dtype is not a.dtype:
+    in_fours = a.dtype is I8 and low.target.dot_group("i8", "i8") > 1
+    if b.dtype is not a.dtype or not (in_fours or a.dtype in (F32, F64, BF16, F16)):
         raise NotGenerated("a product of this type")
     if rows * depth * columns < FEWEST_POINTS or depth < SHORTEST_SUM:
         raise NotGenerated("a small product")
-    lanes = low.target.vector_bytes // b.dtype.compute.bytes
+    lanes = low.target.vector_bytes // max(b.dtype.compute.bytes, 4)
     if lanes < 2 or columns < lanes:
         raise NotGenerated("a product with fewer columns than lanes")
     if len(a.shape) == 3 and a.shape[0].number > 1 and rows == 1:
@@ -92,17 +123,17 @@ def _check(low: Lowering, a: View, b: View) -> None:
 def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Expr, int]:
     """The element of the right operand, and how many neighbours along the sum lie together."""
     rows, columns = a.shape[-2].number, b.shape[-1].number
-    width = low.target.panel_columns(b.dtype.compute.bytes, columns)
+    width = low.target.panel_columns(max(b.dtype.compute.bytes, 4), columns)
     group = low.target.dot_group(a.dtype.name, b.dtype.name)
-    kept = b.buffer in low.static and low.config.cpp.weight_prepack
+    kept = low.config.cpp.weight_prepack and low.is_static(b.buffer)
     if group > 1 and not kept:
-        raise NotGenerated("pairs of halves to be packed at each call: oneDNN's packing is faster")
+        raise NotGenerated("groups to be packed at each call: oneDNN's packing is faster")
     near, far = _steps(b.at(place), place)
     readable = near == 1 and columns % width == 0
     pays = rows >= PACKED_ROWS and (not readable or far * b.dtype.bytes >= FAR_APART)
     if kept or pays:
         packed = low.whole(packed_panels(low, b, width, group))
-        return packed.at(_in_panels(place, width, group)), group
+        return packed.at(in_panels(place, width, group)), group
     if not readable:
         raise NotGenerated("a right operand that would have to be packed at each call")
     return b.at(place), 1
@@ -115,45 +146,6 @@ def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:
     found = [coefficient(flat, variable) for variable in (place[-1], place[-2])]
     near, far = (f[0].number if f is not None and f[0].is_const else 0 for f in found)
     return near, far
-
-
-def _in_panels(place: tuple[Expr, ...], width: int, group: int) -> tuple[Expr, ...]:
-    """Where element [..., k, j] lies: [..., j // width, k // group, j % width, k % group]."""
-    *batch, k, j = place
-    panel, inside = floordiv(j, integer(width)), modulo(j, integer(width))
-    if group == 1:
-        return (*batch, panel, k, inside)
-    return (*batch, panel, floordiv(k, integer(group)), inside, modulo(k, integer(group)))
-
-
-def packed_panels(low: Lowering, b: View, width: int, group: int) -> Buffer:
-    """A matrix in panels, filled up with zeros; every product that reads it shares it."""
-    found = low.packed.get((b, width, group))
-    if found is not None:
-        return found
-    *batch, depth, columns = b.shape
-    panels, steps = -(-columns.number // width), -(-depth.number // group)
-    parts = (integer(width),) if group == 1 else (integer(width), integer(group))
-    made = low.row_buffer((*batch, integer(panels), integer(steps), *parts), b.dtype)
-    place = positions(made.shape)
-    front, (panel, step, inside, *part) = place[: len(batch)], place[len(batch) :]
-    column = ravel((panel, inside), (integer(panels), integer(width)))
-    k = ravel((step, *part), (integer(steps), integer(group))) if part else step
-    value = b.at((*front, k, column), _inside((column, columns, width), (k, depth, group)))
-    axes = tuple(a for a in place if a is not ZERO)
-    low.body.append(Loop(axes, (), (Store(made, place, value),), (low.origin,)))
-    low.packed[b, width, group] = made
-    return made
-
-
-def _inside(*limits: tuple[Expr, Expr, int]) -> Expr | None:
-    """Whether each number is below its limit, if that is not a whole multiple."""
-    guard = None
-    for number, limit, multiple in limits:
-        if limit.number % multiple:
-            below = apply("lt", number, limit)
-            guard = below if guard is None else apply("and", guard, below)
-    return guard
 
 
 # -- the left operand --------------------------------------------------------------------------
@@ -175,3 +167,72 @@ def _copied(low: Lowering, a: View, dtype: DType) -> View:
     place = positions(a.shape)
     low.emit(made, place, cast(a.at(place), dtype))
     return low.whole(made)
+
+
+# -- weights that are given narrow -------------------------------------------------------------
+
+
+@rule("_weight_int8pack_mm")
+def _int8_weight(low: Lowering, like: torch.Tensor, a: View, b: View, scales: View) -> View:
+    """x @ (w * scales[:, None]).t() with w of [columns, depth] in int8."""
+
+    def value(k: Expr, j: Expr) -> Expr:
+        return apply("mul", cast(b.at((j, k)), F32), cast(scales.at((j,)), F32))
+
+    return _narrow_weight(low, like, a, value)
+
+
+@rule("_weight_int4pack_mm_for_cpu")
+def _int4_weight(
+    low: Lowering, like: torch.Tensor, a: View, b: View, group: int, scales_and_zeros: View
+) -> View:
+    """x @ ((w - 8) * scale + zero).t(), with one scale and zero for each column and group.
+
+    ATen's packing holds for 64 columns a row of 32 bytes for each k: column c in the low half of
+    byte c, column c + 32 in the high half.
+    """
+    half = b.shape[1].number
+    if a.dtype is BF16:
+        raise NotGenerated("4-bit weights with bf16: ATen's own kernel is faster for few rows")
+    if b.shape[0].number % 64 or not _packs_by_64():
+        raise NotGenerated("another packing of 4-bit weights")
+
+    def value(k: Expr, j: Expr) -> Expr:
+        block, column = floordiv(j, integer(64)), modulo(j, integer(64))
+        row = apply("add", apply("mul", block, integer(2 * half)), k)
+        place = apply("add", apply("mul", row, integer(32)), modulo(column, integer(32)))
+        byte = b.at((floordiv(place, integer(half)), modulo(place, integer(half))))
+        halves = apply("and", byte, const(15, U8)), apply("shr", byte, const(4, U8))
+        bits = apply("where", apply("lt", column, integer(32)), *halves)
+        number = apply("sub", cast(bits, F32), const(8.0, F32))
+        where = floordiv(k, integer(group))
+        scale, zero = (cast(scales_and_zeros.at((where, j, integer(n))), F32) for n in (0, 1))
+        return apply("add", apply("mul", number, scale), zero)
+
+    return _narrow_weight(low, like, a, value)
+
+
+def _narrow_weight(
+    low: Lowering, like: torch.Tensor, a: View, value: Callable[[Expr, Expr], Expr]
+) -> View:
+    target = low.buffer(like)
+    i, j = positions(target.shape)
+    k = axis("r0", a.shape[1].number)
+    lanes = low.target.vector_bytes // F32.bytes
+    if lanes < 2 or target.shape[1].number < lanes or a.shape[1].number < SHORTEST_SUM:
+        raise NotGenerated("a small product")
+    width = low.target.panel_columns(F32.bytes, target.shape[1].number)
+    narrow = narrow_operand(low, value(k, j), k, j, width)
+    if low.config.max_autotune_gemm_backends == "ATEN" or narrow is None:
+        raise NotGenerated("a narrow weight that is no parameter, or with ATEN alone")
+    emit_narrow(low, target, a, narrow, (i, j, k))
+    return low.whole(target)
+
+
+@cache
+def _packs_by_64() -> bool:
+    """Whether this machine's ATen packs 4-bit weights in blocks of 64 columns."""
+    numbers = torch.arange(64 * 16, dtype=torch.int32).reshape(64, 16) % 15
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1).reshape(16, 32)
+    low, high = numbers.t()[:, :32], numbers.t()[:, 32:]
+    return bool(torch.equal(packed.int(), low + 16 * high))

@@ -11,8 +11,8 @@ from __future__ import annotations
 from litz.ir.dtypes import I32
 from litz.ir.expr import Expr, extent_of
 from litz.ir.index import bounds, coefficient, to_poly
-from litz.ir.product import Blocks, Product, in_blocks, kernel_product, operand_load
-from litz.ir.program import Kernel
+from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load
+from litz.ir.program import Kernel, loads
 from litz.ir.scheduled import Blocking, Choice
 from litz.target import Target
 
@@ -38,13 +38,18 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     group = _group(product, width, target)
     if group is None:
         return None
-    depth, stored = product.depth.extent.number, operand_load(product.left).dtype
+    depth = product.depth.extent.number
     tasks = batches * -(-columns // width)
-    chunk = _chunk(rows, depth * stored.bytes, tasks, target)
+    chunk = _chunk(rows, depth * _left_bytes(product), tasks, target)
     block = min(target.block_rows, rows)
     blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group)
     work = 2 * min(chunk, rows) * min(width, columns) * depth
     return Choice(lanes, last, 1, 1, max(WORTH_A_THREAD // work, 1), product=blocking)
+
+
+def _left_bytes(product: Product) -> int:
+    """Of what is read of the left operand for one number."""
+    return sum(node.dtype.bytes for node in loads(product.left) if product.depth in node.axes)
 
 
 def _chunk(rows: int, row_bytes: int, tasks: int, target: Target) -> int:
@@ -60,30 +65,36 @@ def _chunk(rows: int, row_bytes: int, tasks: int, target: Target) -> int:
 def _group(product: Product, width: int, target: Target) -> int | None:
     """How many neighbours along the sum a step takes: several where both operands lie as the
     instruction that multiplies and adds them wants them, or one; None if neither fits."""
-    stored = operand_load(product.left).dtype, operand_load(product.right).dtype
-    group = target.dot_group(*(d.name for d in stored))
-    if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
-        return group
-    blocks = in_blocks(product, width, 1)
-    fits = product.node.dtype is not I32 and _steps_by(blocks.right, blocks.inside, 1)
-    return 1 if fits and _inside(operand_load(blocks.right)) else None
+    left, right = stored_load(product.left), stored_load(product.right)
+    if left is not None and right is not None:
+        group = target.dot_group(left.dtype.name, right.dtype.name)
+        if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
+            return group
+    # Two steps written out share the byte that holds both numbers, and the scale.
+    group = 1 if right is not None or product.depth.extent.number % 2 else 2
+    blocks = in_blocks(product, width, group)
+    fits = all(_is_readable(node, blocks.inside) for node in loads(blocks.right))
+    return group if fits and product.node.dtype is not I32 else None
 
 
 def _lies_in_groups(blocks: Blocks, group: int) -> bool:
     """a[..., step, part] times b[panel, step, inside, part], both without gaps."""
-    near = _steps_by(blocks.left, blocks.part, 1) and _steps_by(blocks.right, blocks.part, 1)
-    return near and _steps_by(blocks.right, blocks.inside, group)
+    left, right = stored_load(blocks.left), stored_load(blocks.right)
+    assert left is not None and right is not None
+    near = _step(left, blocks.part) == 1 and _step(right, blocks.part) == 1
+    return near and _step(right, blocks.inside) == group
 
 
-def _steps_by(operand: Expr, variable: Expr, distance: int) -> bool:
-    """Whether neighbours along an axis lie that far apart."""
-    found = coefficient(operand_load(operand).index[0], variable)
-    return found is not None and found[0].is_const and found[0].number == distance
+def _step(node: Expr, variable: Expr) -> int | None:
+    """How far apart neighbours along an axis lie; None if that differs."""
+    found = coefficient(node.index[0], variable)
+    return found[0].number if found is not None and found[0].is_const else None
 
 
-def _inside(node: Expr) -> bool:
-    """Whether the last panel, too, lies in the buffer as a whole."""
+def _is_readable(node: Expr, inside: Expr) -> bool:
+    """Whether a panel's columns are neighbours, or all the same; and the last panel, too, lies in
+    the buffer as a whole."""
     span = bounds(to_poly(node.index[0]))
-    if span is None or set(span[1]) - {()}:
+    if _step(node, inside) not in (0, 1) or span is None or set(span[1]) - {()}:
         return False
     return span[1].get((), 0) < node.buffer.shape[0].number

@@ -238,8 +238,9 @@ def test_other_vector_widths(bits: int) -> None:
 def test_halves(dtype: torch.dtype, rows: int, depth: int, columns: int) -> None:
     """Sums in float32, whole groups along the sum and parts of them; rounded once, as eager's."""
     torch.manual_seed(0)
-    module = nn.Linear(depth, columns).to(dtype)
-    assert _is_product(_agrees(module, torch.randn(rows, depth, dtype=dtype)))
+    for bias in (True, False):
+        module = nn.Linear(depth, columns, bias=bias).to(dtype)
+        assert _is_product(_agrees(module, torch.randn(rows, depth, dtype=dtype)))
 
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
@@ -305,3 +306,10 @@ def test_training_packs_at_each_call() -> None:
     ).square().sum().backward()
     for found, grad in zip([x.grad, *(p.grad for p in module.parameters())], expected, strict=True):
         torch.testing.assert_close(found, grad, rtol=1e-5, atol=1e-4)  # sums over 100 of size 10
+
+
+def test_a_weight_made_of_parameters_is_packed_once() -> None:
+    """As under autocast: the weight is cast at each call, the cast is kept."""
+    module = _Function(lambda x, w: x @ w.bfloat16(), 48, 80)
+    _, notes = _compiled(module, torch.randn(24, 48, dtype=torch.bfloat16))
+    assert _is_product(notes) and len(notes.graphs[0].plan.graph.held) == 1

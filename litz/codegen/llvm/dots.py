@@ -14,7 +14,7 @@ from litz.codegen.llvm.values import Values
 from litz.ir.dtypes import BF16, I8
 from litz.ir.expr import Expr, substitute
 from litz.ir.index import ZERO, simplify_indices
-from litz.ir.product import Blocks, Product, operand_load
+from litz.ir.product import Blocks, Product, stored_load
 
 WORD = Type("i32", 1)
 SIGN = 0x80808080  # added to four signed bytes: the same numbers, 128 larger, without a sign
@@ -73,15 +73,17 @@ class Dot:
 
 
 def _at_first(operand: Expr, places: dict[Expr, Expr]) -> Expr:
-    return simplify_indices(substitute(operand_load(operand), places))
+    node = stored_load(operand)
+    assert node is not None, operand
+    return simplify_indices(substitute(node, places))
 
 
 def dot_for(product: Product, group: int) -> Dot | None:
     """The instruction for a product in groups; None if it adds one number at a time."""
-    if group == 1:
+    left, right = stored_load(product.left), stored_load(product.right)
+    if group == 1 or left is None or right is None:
         return None
-    stored = operand_load(product.left).dtype
-    if stored is BF16:
+    if left.dtype is BF16:
         return Dot("llvm.x86.avx512bf16.dpbf16ps", "bfloat", group, offsets=False)
-    assert stored is I8, stored
+    assert left.dtype is I8, left.dtype
     return Dot("llvm.x86.avx512.vpdpbusd", "i8", group, offsets=True)

@@ -22,8 +22,8 @@ from litz.codegen.llvm.emit import POINTER, KernelEmitter
 from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
-from litz.ir.expr import Expr, axis, substitute
-from litz.ir.index import simplify_indices
+from litz.ir.expr import Expr, axis, integer, substitute
+from litz.ir.index import simplify, simplify_indices
 from litz.ir.product import Blocks, Product, in_blocks, kernel_product
 from litz.ir.scheduled import ScheduledKernel
 
@@ -58,7 +58,7 @@ class _Sums(_Block):
         self.tile = Value("%tile", POINTER)
         self.blocks: Blocks = in_blocks(self.product, self.by.width, self.by.group)
         # Whether sums reach the tile but once, which then need not be there before.
-        self.once = self.by.steps <= STEPS and not self.by.depth % self.by.group
+        self.once = self.by.depth <= STEPS and not self.by.depth % self.by.group
         self.once = self.once and (self.dot is None or not self.dot.offsets)
         self.sums = [
             [stack_slot(self.values, self.vector, "sum") for _ in range(self.vectors)]
@@ -71,11 +71,12 @@ class _Sums(_Block):
         self._bind(self.blocks.batch, Value("%batch", I64))
         self._bind(self.blocks.panel, Value("%panel", I64))
         lefts = [self._left(r) for r in range(len(self.sums))]
+        far = STEPS // by.group if self.dot is None else STEPS
         if not self.once:
             self._begin()
-        block = self.scopes.open_loop(self._number(0), self._number(by.steps), STEPS, rolled=True)
+        block = self.scopes.open_loop(self._number(0), self._number(by.steps), far, rolled=True)
         self._clear()
-        end = b.intrinsic("smin", b.add(block, STEPS), by.steps)
+        end = b.intrinsic("smin", b.add(block, far), by.steps)
         # Several steps written out would be mixed, and the sums spilled.
         step = self.scopes.open_loop(block, end, 1, rolled=True)
         self._step(step, lefts)
@@ -136,11 +137,20 @@ class _Sums(_Block):
         return self.b.add(before, value)
 
     def _step(self, step: Value, lefts: list[Expr], part: int | None = None) -> None:
-        """One step of the sum: a rank-one update of the block. The last step of groups may have
-        but a part of one."""
-        b = self.b
+        """One step of the sum. The last step of groups may have but a part of one."""
         self._bind(self.blocks.step, step)
-        panel = [self._column(v) for v in range(self.vectors)]
+        if self.dot is not None:
+            self._update(lefts, self.blocks.right, part)
+            return
+        for number in range(self.by.group):
+            at = {self.blocks.part: integer(number)}
+            operands = [_written_out(n, at) for n in (*lefts, self.blocks.right)]
+            self._update(operands[:-1], operands[-1], None)
+
+    def _update(self, lefts: list[Expr], right: Expr, part: int | None) -> None:
+        """A rank-one update of the block."""
+        b = self.b
+        panel = self._panel(right)
         for row, left in zip(self.sums, lefts, strict=True):
             spread = self._spread(left, part)
             for slot, column in zip(row, panel, strict=True):
@@ -153,17 +163,19 @@ class _Sums(_Block):
             return self.b.intrinsic("fma", spread, column, before)
         return self.dot.add(self.b, before, spread, column)
 
-    def _column(self, v: int) -> Value:
-        """A vector of the panel at this step."""
-        first = v * self.choice.lanes
+    def _panel(self, right: Expr) -> list[Value]:
+        """The vectors of the panel at this step."""
+        firsts = range(0, self.by.width, self.choice.lanes)
         if self.dot is not None:
-            return self.dot.column(self.values, self.blocks, first)
-        with self._apart():
-            self._bind(self.blocks.inside, self._number(first))
-            self.values.set_vector(self.blocks.inside, self._number(first), None)
-            value = self.values.lanewise(self.blocks.right)
+            return [self.dot.column(self.values, self.blocks, first) for first in firsts]
+        found = []
+        for first in firsts:
+            with self._apart():
+                self._bind(self.blocks.inside, self._number(first))
+                self.values.set_vector(self.blocks.inside, self._number(first), None)
+                found.append(self.values.lanewise(right))
         self.values.set_vector(None, None, None)
-        return value
+        return found
 
     def _spread(self, left: Expr, part: int | None) -> Value:
         """The left operand at this step, in every lane."""
@@ -179,6 +191,11 @@ class _Sums(_Block):
         yield
         self.scopes.stack.pop()
         self.scopes.select(self.scopes.depth)
+
+
+def _written_out(operand: Expr, at: dict[Expr, Expr]) -> Expr:
+    """The operand for one number of a group: what tells them apart is known."""
+    return simplify_indices(simplify(substitute(operand, at)))
 
 
 class _Offsets(_Sums):
