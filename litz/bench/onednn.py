@@ -43,7 +43,8 @@ def with_packed_linears(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.Linear):
                 setattr(parent, name, PackedLinear(layer))
-    return model
+    packed: Callable[..., Any] = model
+    return packed
 
 
 def why_not_onednn() -> str:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
-from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce
-from litz.ir.index import coefficient, flat_index, floordiv, modulo
+from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
+from litz.ir.index import coefficient, flat_index, floordiv, modulo, simplify_indices
 from litz.ir.program import Buffer
 from litz.lower.dequantise import Narrow, narrow_operand
 from litz.lower.panels import in_panels, packed_panels
@@ -30,6 +30,10 @@ SHORTEST_SUM = 16
 # Rows for which packing the right operand at each call pays: it costs about as much as the products
 # with six rows, and ATen packs as well. With fewer rows ATen reads it as it lies.
 PACKED_ROWS = 64
+# Blocks for threads to share, and what a slice of the sum must have to be one of them.
+ENOUGH_BLOCKS = 8
+SHORTEST_SLICE = 512
+WORTH_A_SLICE = 2_000_000
 # Bytes between rows from which every one of them lies on pages of its own: packed, they do not.
 FAR_APART = 1 << 13
 
@@ -77,7 +81,40 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
             return
     right, group = _right(low, a, b, (*batch, k, j))
     left = _left(low, a, group).at((*batch, i, k))
-    _emit(low, target, (*batch, i, j), (left, right), k)
+    slices = 1 if batch else _slices(low, target, k.extent.number, group)
+    if slices == 1:
+        _emit(low, target, (*batch, i, j), (left, right), k)
+    else:
+        _emit_slices(low, target, (i, j, k), (left, right), slices)
+
+
+def _slices(low: Lowering, target: Buffer, depth: int, group: int) -> int:
+    """Pieces of the sum that run side by side: several if it is long and the blocks too few to
+    share. Sizes alone decide, so that a sum is the same with any number of threads."""
+    rows, columns = (n.number for n in target.shape)
+    width = low.target.panel_columns(target.dtype.compute.bytes, columns)
+    blocks = -(-rows // low.target.block_rows) * -(-columns // width)
+    most = min(ENOUGH_BLOCKS // blocks, depth // SHORTEST_SLICE,
+               2 * rows * columns * depth // WORTH_A_SLICE)  # fmt: skip
+    fits = (n for n in range(most, 1, -1) if depth % (n * group) == 0)
+    return next(fits, 1) if rows > 1 else 1
+
+
+def _emit_slices(
+    low: Lowering, target: Buffer, place: tuple[Expr, Expr, Expr], operands: tuple[Expr, Expr],
+    slices: int,
+) -> None:  # fmt: skip
+    """parts[s, i, j] = sum over one slice;  target[i, j] = sum over s of parts[s, i, j]"""
+    parts = low.row_buffer((integer(slices), *target.shape), target.dtype.compute)
+    number, *front = positions(parts.shape)
+    inside = axis("r0", place[2].extent.number // slices)
+    whole = apply("add", apply("mul", number, inside.extent), inside)
+    moved = dict(zip(place, (*front, whole), strict=True))
+    left, right = (simplify_indices(substitute(n, moved)) for n in operands)
+    _emit(low, parts, (number, *front), (left, right), inside)
+    piece = axis("r0", slices)
+    total = reduce("sum", (piece,), load(parts, (piece, *place[:2])))
+    low.emit(target, place[:2], total, (piece,))
 
 
 def emit_narrow(

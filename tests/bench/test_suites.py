@@ -23,12 +23,10 @@ from litz.fuzz.runs import Compiled
 MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
-# Cases with threads of their own are those of `kernels` again; layers but differ in size.
-LAYERS = {"t5 down", "vit head", "resnet 3x3", "bert up gelu", "bert down residual"}
+# Cases with threads of their own are those of `kernels` again; layers have parameters.
 SMALL = [
     case for case in QUICK
-    if case.suite not in MODELS and case.threads is None
-    and (case.suite != "gemm" or case.name in LAYERS)
+    if case.suite not in {*MODELS, "gemm"} and case.threads is None
 ]  # fmt: skip
 
 
@@ -91,6 +89,13 @@ def test_litz_agrees_with_eager(case: Case) -> None:
     built = case.build()
     found = Compiled(lambda *args: [built.function(*args)], {})(built.args)
     assert Agreement(built).fault(found) == ""
+
+
+@pytest.mark.parametrize("name", ["resnet 3x3", "bert up gelu", "bert down residual"])
+def test_litz_agrees_with_eager_on_layers(name: str) -> None:
+    built = case_named("gemm", name, "4 rows", quick=True).build()
+    torch._dynamo.reset()
+    assert Agreement(built).fault(built(CANDIDATES["litz"].compile(built.function))) == ""
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -313,3 +313,30 @@ def test_a_weight_made_of_parameters_is_packed_once() -> None:
     module = _Function(lambda x, w: x @ w.bfloat16(), 48, 80)
     _, notes = _compiled(module, torch.randn(24, 48, dtype=torch.bfloat16))
     assert _is_product(notes) and len(notes.graphs[0].plan.graph.held) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_long_sum_of_few_blocks_is_cut_into_slices(dtype: torch.dtype) -> None:
+    """Slices follow from sizes alone: one thread or two, the result is the same."""
+    torch.manual_seed(0)
+    module, x = nn.Linear(4096, 60).to(dtype), torch.randn(16, 4096, dtype=dtype)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            run, notes = _compiled(module, x)
+            (product,) = [s.choice.product for s in notes.graphs[0].scheduled if s.choice.product]
+            assert (product.batches, product.depth) == (2, 2048)
+            with torch.no_grad():
+                found.append(run(x))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)
+    _agrees(module, x)
+
+
+def test_nothing_is_fused_into_a_product_without_epilogue_fusion() -> None:
+    for fused in (True, False):
+        module = _Function(FUNCTIONS["activation"], 48, 80)
+        notes = _agrees(module, torch.randn(24, 48), epilogue_fusion=fused)
+        assert len(notes.graphs[0].kernels) == (2 if fused else 3)
