@@ -24,7 +24,8 @@ def peak_text(target: Target) -> str:
     lanes = target.vector_bytes // 4
     vector = f"<{lanes} x float>"
     first = "\n".join(
-        f"  %s{k} = phi {vector} [ zeroinitializer, %entry ], [ %t{k}, %loop ]" for k in range(SUMS)
+        f"  %s{k} = phi {vector} [ splat (float {k}.0), %entry ], [ %t{k}, %loop ]"
+        for k in range(SUMS)  # each from its own number, or LLVM makes them one
     )
     added = "\n".join(
         f"  %t{k} = call {vector} @llvm.fma.v{lanes}f32({vector} %x, {vector} %x, {vector} %s{k})"

@@ -48,11 +48,12 @@ class Narrow:
 
 def narrow_operand(low: Lowering, value: Expr, k: Expr, j: Expr, width: int) -> Narrow | None:
     """A value made of parameters alone, read from packed parts."""
-    whole = _expanded(low, value)
-    known = all(node.buffer in low.static for node in loads(whole))
-    known = known and all(node.dtype is not F64 for node in walk(whole))
+    kept = all(low.is_static(node.buffer) for node in loads(value))
+    if not kept or not low.config.cpp.weight_prepack:
+        return None
+    whole = _expanded(low, value, {})
     small = any(node.op == "cast" and node.args[0].dtype.is_int for node in walk(whole))
-    if not known or not small or not low.config.cpp.weight_prepack:
+    if not small or any(node.dtype is F64 for node in walk(whole)):
         return None
     whole, scale = _without_scale(whole, k)
     try:
@@ -62,17 +63,17 @@ def narrow_operand(low: Lowering, value: Expr, k: Expr, j: Expr, width: int) -> 
     return Narrow(packed, scale)
 
 
-def _expanded(low: Lowering, value: Expr) -> Expr:
+def _expanded(low: Lowering, value: Expr, memo: dict[Expr, Expr]) -> Expr:
     """The value over what its producers read, and theirs; half types do not round between."""
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         node = rebuild(node, args)
         maker = low.writer(node.buffer) if node.op == "load" else None
         if maker is not None:
-            return _expanded(low, value_at(maker.stores[0], node))
+            return _expanded(low, value_at(maker.stores[0], node), memo)
         return cast(args[0], F32) if _rounds(node) else node
 
-    return transform(value, change)
+    return transform(value, change, memo)
 
 
 def _rounds(node: Expr) -> bool:

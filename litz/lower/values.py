@@ -92,6 +92,7 @@ class Lowering:
         self.body: list[Loop | Extern] = []
         self._writers: dict[Buffer, Loop | None] = {}  # None if several write parts of it
         self._noted = 0  # steps whose writes are in there
+        self._static: dict[Buffer, bool] = {}  # whether what loops write is made of parameters
         self.origin = Origin("", "")
         # Offset of each base buffer inside its storage as the fake tensor saw it.
         self.base_offset: dict[Buffer, int] = {}
@@ -146,10 +147,11 @@ class Lowering:
 
     def is_static(self, buffer: Buffer) -> bool:
         """Whether it is a parameter, or made of parameters alone: it seldom changes."""
-        if buffer in self.static:
-            return True
-        maker = self.writer(buffer)
-        return maker is not None and bool(maker.reads) and all(map(self.is_static, maker.reads))
+        known = True if buffer in self.static else self._static.get(buffer)
+        if known is None:
+            reads = maker.reads if (maker := self.writer(buffer)) is not None else []
+            known = self._static[buffer] = bool(reads) and all(map(self.is_static, reads))
+        return known
 
     def emit(
         self,
