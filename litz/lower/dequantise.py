@@ -49,7 +49,7 @@ class Narrow:
 def narrow_operand(low: Lowering, value: Expr, k: Expr, j: Expr, width: int) -> Narrow | None:
     """A value made of parameters alone, read from packed parts."""
     kept = all(low.is_static(node.buffer) for node in loads(value))
-    if not kept or not low.config.cpp.weight_prepack:
+    if not kept or not low.config.cpp.weight_prepack or low.config.emulate_precision_casts:
         return None
     whole = _expanded(low, value, {})
     small = any(node.op == "cast" and node.args[0].dtype.is_int for node in walk(whole))

@@ -340,3 +340,10 @@ def test_nothing_is_fused_into_a_product_without_epilogue_fusion() -> None:
         module = _Function(FUNCTIONS["activation"], 48, 80)
         notes = _agrees(module, torch.randn(24, 48), epilogue_fusion=fused)
         assert len(notes.graphs[0].kernels) == (2 if fused else 3)
+
+
+def test_a_product_spelt_by_hand_computes_its_operands_as_it_reads_them() -> None:
+    torch.manual_seed(0)
+    function = lambda x, y: (x.tanh()[:, :, None] * (y * 2 + 1)[None]).sum(1)  # noqa: E731
+    notes = _agrees(_Both(function), torch.randn(13, 40), torch.randn(40, 64))
+    assert _is_product(notes) and len(notes.graphs[0].kernels) == 1
