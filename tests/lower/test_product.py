@@ -344,6 +344,12 @@ def test_nothing_is_fused_into_a_product_without_epilogue_fusion() -> None:
 
 def test_a_product_spelt_by_hand_computes_its_operands_as_it_reads_them() -> None:
     torch.manual_seed(0)
-    function = lambda x, y: (x.tanh()[:, :, None] * (y * 2 + 1)[None]).sum(1)  # noqa: E731
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The column's own number is part of the right operand, and the row's of the left one."""
+        left = x.tanh() + torch.arange(13, dtype=x.dtype)[:, None]
+        right = y * 2 + torch.arange(64, dtype=x.dtype)
+        return (left[:, :, None] * right).sum(1)
+
     notes = _agrees(_Both(function), torch.randn(13, 40), torch.randn(40, 64))
     assert _is_product(notes) and len(notes.graphs[0].kernels) == 1

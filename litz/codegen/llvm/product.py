@@ -171,7 +171,7 @@ class _Sums(_Block):
         found = []
         for first in firsts:
             with self._apart():
-                self._bind(self.blocks.inside, self._number(first))
+                self.values.axis_level[self.blocks.inside] = self.scopes.depth
                 self.values.set_vector(self.blocks.inside, self._number(first), None)
                 found.append(self.values.lanewise(right))
         self.values.set_vector(None, None, None)
