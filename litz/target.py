@@ -20,6 +20,9 @@ import torch
 from litz.config import Config
 from litz.errors import MissingDependency, UnsupportedDevice
 
+# Instructions that multiply and add several neighbours at once: the feature, the type, how many.
+DOTS = (("+avx512bf16", "bf16", 2), ("+avx512vnni", "i8", 4))
+
 
 @dataclass(frozen=True)
 class Target:
@@ -65,6 +68,13 @@ class Target:
         """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
         lanes = self.vector_bytes // element_bytes
         return lanes * min(self.registers // 8, -(-columns // lanes))
+
+    def dot_group(self, left: str, right: str) -> int:
+        """How many products of these types one instruction adds to each sum."""
+        for feature, stored, group in DOTS:
+            if feature in self.features and left == right == stored and self.vector_bytes >= 16:
+                return group
+        return 1
 
 
 @cache

@@ -3,6 +3,7 @@
 In: a name. Out: `Candidate`: a backend of torch.compile, or none for eager. `nothing` runs what
 Dynamo and AOTAutograd captured as it is, op by op. `floor` does not even that: it hands out the
 results of its first call again, so what it takes is torch's own part, which no backend is below.
+`onednn` is eager with every linear layer's weight packed by oneDNN.
 Example: `CANDIDATES["litz"].compile(model)(x)`.
 """
 
@@ -20,6 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from litz.backend import litz
+from litz.bench.onednn import why_not_onednn, with_packed_linears
 
 # A graph that Litz cannot compile would run as eager, and be timed as Litz.
 OPTIONS = {"on_error": "raise"}
@@ -37,8 +39,13 @@ class Candidate:
     name: str
     backend: str | Callable[..., Any] | None
     why_not: Callable[[], str] = _present
+    prepare: Callable[[Callable[..., Any]], Callable[..., Any]] | None = (
+        None  # instead of a backend
+    )
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self.prepare is not None:
+            return self.prepare(function)
         if self.backend is None:
             return function
         compiled: Callable[..., Any] = torch.compile(function, backend=self.backend)
@@ -78,5 +85,6 @@ CANDIDATES = {
         Candidate("eager", None),
         Candidate("nothing", nothing),
         Candidate("floor", floor),
+        Candidate("onednn", None, why_not_onednn, with_packed_linears),
     )
 }

@@ -160,8 +160,11 @@ class _Grouper:
         limit = self._limits(group, loop)
         if limit is not None:
             return limit
-        if is_sequential(loop) and any(map(loop_product, (*group.loops, loop))):
-            return Misfit("a matrix product shares its kernel with no other reduction")
+        if any(map(loop_product, (*group.loops, loop))):
+            if is_sequential(loop):
+                return Misfit("a matrix product shares its kernel with no other reduction")
+            if not self.config.epilogue_fusion:
+                return Misfit("nothing joins a matrix product (epilogue_fusion)")
         members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
         if isinstance(members, Misfit):
             return members

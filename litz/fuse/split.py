@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litz.fuse.inline import guarded
 from litz.ir.dtypes import BOOL
 from litz.ir.expr import (
     Expr,
@@ -32,6 +31,7 @@ from litz.ir.expr import (
 from litz.ir.index import coefficient, flat_index, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.program import Buffer, Kernel, Phase, Store, loads
+from litz.ir.stored import guarded
 
 # With fewer rows than this, threads have too little to share.
 FEW_ROWS = 16

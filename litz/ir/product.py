@@ -1,7 +1,8 @@
-"""Matrix products in the loop IR: which reductions are one, and which axes are its rows.
+"""Matrix products in the loop IR: which reductions are one, and what its axes are.
 
-In: a stored value. Out: `Product`, or None. Nothing marks a product but its form, a sum over one
-axis of a[rows, k] * b[k, columns]; so what a user spells by hand is one as well. Example: of
+In: a stored value. Out: `Product`, or None; and `Blocks`, its operands over the axes a block runs
+along. Nothing marks a product but its form, a sum over one axis of a[batch, rows, k] * b[batch, k,
+columns]; so what a user spells by hand is one as well. Example: of
 `sum over r0 of x[i0, r0] * w[r0, i1]` the rows are (i0,), the columns (i1,).
 """
 
@@ -9,18 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.ir.expr import Expr, walk
+from litz.ir.dtypes import F32, F64, I32
+from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
+from litz.ir.index import ravel, simplify_indices, unravel
 from litz.ir.program import Kernel, Loop
 
 
 @dataclass(frozen=True)
 class Product:
-    """`node` is the reduction over `depth` of `left` (over rows) times `right` (over columns)."""
+    """`node` is the reduction over `depth` of `left` (over rows) times `right` (over columns), one
+    for each point of `batch`."""
 
     node: Expr
     left: Expr
     right: Expr
     depth: Expr
+    batch: tuple[Expr, ...]
     rows: tuple[Expr, ...]
     columns: tuple[Expr, ...]
 
@@ -30,23 +35,42 @@ def product_in(value: Expr, axes: tuple[Expr, ...]) -> Product | None:
     if value.op != "reduce" or value.attr[0] != "sum" or len(value.attr[1]) != 1:
         return None
     (term,), (depth,) = value.args, value.attr[1]
-    if term.op != "mul" or not term.dtype.is_float or term.dtype.is_half:
+    if term.op != "mul" or term.dtype not in (F32, F64, I32):
         return None
     for left, right in (term.args, term.args[::-1]):
-        if not all(n.op == "load" and depth in n.axes for n in (left, right)):
+        if not all(_is_operand(n) and depth in n.axes for n in (left, right)):
             return None
-        rows = tuple(a for a in axes if a not in right.axes)
-        columns = tuple(a for a in axes if a in right.axes)
-        apart = not any(a in left.axes for a in columns)
-        if apart and columns and (*rows, *columns) == axes and left.guard is right.guard is None:
-            return Product(value, left, right, depth, rows, columns)
+        roles = _roles(left, right, axes)
+        if roles is not None:
+            return Product(value, left, right, depth, *roles)
     return None
 
 
+def _is_operand(node: Expr) -> bool:
+    """Made of loads that may run anywhere, and nothing that runs in order."""
+    nodes = list(walk(node))
+    guarded = any(n.op == "load" and n.guard is not None for n in nodes)
+    return not guarded and not any(n.op in ("reduce", "scan") for n in nodes)
+
+
+def _roles(
+    left: Expr, right: Expr, axes: tuple[Expr, ...]
+) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]] | None:
+    """(batch, rows, columns): in that order, rows without the right operand, columns without the
+    left one. A batch of single rows is a reduction like others."""
+    rows = tuple(a for a in axes if a not in right.axes)
+    first = axes.index(rows[0]) if rows else 0
+    batch, columns = axes[:first], axes[first + len(rows) :]
+    together = axes[first : first + len(rows)] == rows
+    apart = not any(a in left.axes for a in columns)
+    return (batch, rows, columns) if together and apart and columns else None
+
+
 def loop_product(loop: Loop) -> Product | None:
-    """The product that a loop stores."""
+    """The product that a loop stores, in the type of its sums or rounded to a half."""
     (store,) = loop.stores
-    return product_in(store.value, loop.axes)
+    value = store.value.args[0] if store.value.op == "narrow" else store.value
+    return product_in(value, loop.axes)
 
 
 def kernel_product(kernel: Kernel) -> Product | None:
@@ -58,3 +82,47 @@ def kernel_product(kernel: Kernel) -> Product | None:
     if len(nodes) != 1 or any(s.scatters for s in kernel.stores):
         return None
     return product_in(nodes.pop(), kernel.outer)
+
+
+# -- the operands of a block -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The operands over numbers: of the batch, of the row, of the panel and the column inside it,
+    and of the step, of which each is `group` neighbours along the sum, numbered by `part`."""
+
+    batch: Expr
+    row: Expr
+    panel: Expr
+    inside: Expr
+    step: Expr
+    part: Expr
+    left: Expr
+    right: Expr
+
+
+def in_blocks(product: Product, width: int, group: int) -> Blocks:
+    """The product's operands over the axes a block runs along.
+
+    a[i0, r0], b[r0, i1]   ->   a[row, step], b[step, panel * 64 + inside]
+    """
+    batch, row = (axis(n, extent_of(a)) for n, a in (("n", product.batch), ("m", product.rows)))
+    panels = -(-extent_of(product.columns) // width)
+    panel, inside = axis("p", panels), axis("c", width)
+    step, part = axis("s", -(-product.depth.extent.number // group)), axis("e", group)
+    column = ravel((panel, inside), (panel.extent, inside.extent))
+    whole = step if group == 1 else apply("add", apply("mul", step, integer(group)), part)
+    places = {product.depth: whole}
+    for axes, number in ((product.batch, batch), (product.rows, row), (product.columns, column)):
+        found = unravel(number, tuple(a.extent for a in axes))
+        places |= dict(zip(axes, found, strict=True))
+    left, right = (simplify_indices(substitute(n, places)) for n in (product.left, product.right))
+    return Blocks(batch, row, panel, inside, step, part, left, right)
+
+
+def stored_load(operand: Expr) -> Expr | None:
+    """The load that an operand is, in the type of the sum or widened to it; None if it is made of
+    more than that."""
+    stored = operand.args[0] if operand.op == "cast" else operand
+    return stored if stored.op == "load" else None

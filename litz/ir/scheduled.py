@@ -18,22 +18,21 @@ from litz.ir.program import Buffer, Kernel
 @dataclass(frozen=True)
 class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. The element of row r at k of the left operand lies at `left + r * left_row + k *
-    left_depth`; column c of panel p of the right one at `right + p * right_panel + k * right_depth
-    + c`."""
+    rows a task. Each step along the sum takes `group` neighbours."""
 
     block: int
     width: int
     chunk: int
+    batches: int
     rows: int
     columns: int
     depth: int
-    left: int
-    left_row: int
-    left_depth: int
-    right: int
-    right_panel: int
-    right_depth: int
+    group: int
+
+    @property
+    def steps(self) -> int:
+        """Whole steps along the sum."""
+        return self.depth // self.group
 
     @property
     def panels(self) -> int:
@@ -117,7 +116,7 @@ class ScheduledKernel(Generic[C]):
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:
-            return blocking.chunks * blocking.panels
+            return blocking.batches * blocking.chunks * blocking.panels
         total = 1
         for a in self.kernel.outer:
             n = a.extent.number

@@ -1,44 +1,57 @@
 """Matrix products: a sum over k of a[i, k] * b[k, j], as one loop that `schedule` knows.
 
-In: two matrices. Out: a reduction loop whose right operand lies as the kernel reads it: in panels
-of as many columns as registers hold, packed once if it is a parameter. Anything else that a product
-could be stays with ATen. Example: `x @ w.t()` with w of 768 x 768 and panels of 64 columns reads
-`packed[j // 64, k, j % 64]`, where `packed` is made of w alone and kept until w changes.
+In: two matrices, or batches of them. Out: a reduction loop whose right operand lies as the kernel
+reads it: in panels of as many columns as registers hold, packed once if it is a parameter, or at
+each call where the product is worth it. Anything else stays with ATen. Example: `x @ w.t()` with w
+of 768 x 768 and panels of 64 columns reads `packed[j // 64, k, j % 64]`, where `packed` is made of
+w alone and kept until w changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 
-from litz.ir.dtypes import F32, F64
-from litz.ir.expr import Expr, apply, axis, const, integer, reduce
-from litz.ir.index import ZERO, coefficient, flat_index, floordiv, modulo, ravel
-from litz.ir.program import Buffer, Loop, Store
+from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
+from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
+from litz.ir.index import coefficient, flat_index, floordiv, modulo, simplify_indices
+from litz.ir.program import Buffer
+from litz.lower.dequantise import Narrow, narrow_operand
+from litz.lower.panels import in_panels, packed_panels
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, element, positions
 
 # A product of fewer points is as quick in ATen, and a sum over fewer does not fill the pipes.
 FEWEST_POINTS = 1 << 12
 SHORTEST_SUM = 16
+# Rows for which packing the right operand at each call pays: it costs about as much as the products
+# with six rows, and ATen packs as well. With fewer rows ATen reads it as it lies.
+PACKED_ROWS = 64
+# Blocks for threads to share, and what a slice of the sum must have to be one of them.
+ENOUGH_BLOCKS = 8
+SHORTEST_SLICE = 512
+WORTH_A_SLICE = 2_000_000
+# Bytes between rows from which every one of them lies on pages of its own: packed, they do not.
+FAR_APART = 1 << 13
 
 
-@rule("mm")
+@rule("mm", "bmm", "_int_mm")
 def _mm(low: Lowering, like: torch.Tensor, a: View, b: View) -> View:
     target = low.buffer(like)
-    _product(low, target, a, b)
+    emit_product(low, target, a, b)
     return low.whole(target)
 
 
-@rule("addmm")
+@rule("addmm", "baddbmm")
 def _addmm(
     low: Lowering, like: torch.Tensor, bias: View, a: View, b: View, *, beta: Any = 1,
     alpha: Any = 1,
 ) -> View:  # fmt: skip
-    rows, columns = a.shape[0], b.shape[1]
-    product = low.row_buffer((rows, columns), a.dtype)
-    _product(low, product, a, b)
+    product = low.row_buffer((*a.shape[:-1], b.shape[-1]), a.dtype.compute)
+    emit_product(low, product, a, b)
 
     def value(place: tuple[Expr, ...]) -> Expr:
         found = element(low.whole(product), place, a.dtype)
@@ -54,57 +67,213 @@ def _addmm(
     return low.pointwise(like, value)
 
 
-def _product(low: Lowering, target: Buffer, a: View, b: View) -> None:
-    """target[i, j] = sum over k of a[i, k] * b[k, j]"""
-    rows, depth, columns = a.shape[0].number, a.shape[1].number, b.shape[1].number
-    _check(low, a, b, rows * depth * columns, depth)
-    i, j = positions(target.shape)
-    k = axis("r0", depth)
-    left = a.at((i, k))
-    width = low.target.panel_columns(a.dtype.bytes, columns)
-    if b.buffer in low.static and low.config.cpp.weight_prepack:
-        packed = _packed(low, b, width)
-        right = low.whole(packed).at((floordiv(j, integer(width)), k, modulo(j, integer(width))))
+def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
+    """target[..., i, j] = sum over k of a[..., i, k] * b[..., k, j], in the type of the target's
+    computations."""
+    _check(low, a, b)
+    *batch, i, j = positions(target.shape)
+    k = axis("r0", a.shape[-1].number)
+    if not batch and target.dtype.compute is F32:
+        width = low.target.panel_columns(F32.bytes, b.shape[-1].number)
+        narrow = narrow_operand(low, b.at((k, j)), k, j, width)
+        if narrow is not None:
+            emit_narrow(low, target, a, narrow, (i, j, k))
+            return
+    right, group = _right(low, a, b, (*batch, k, j))
+    left = _left(low, a, group).at((*batch, i, k))
+    slices = 1 if batch else _slices(low, target, k.extent.number, group)
+    if slices == 1:
+        _emit(low, target, (*batch, i, j), (left, right), k)
     else:
-        right = b.at((k, j))
-        _readable(right, j, columns, width)
-    low.emit(target, (i, j), reduce("sum", (k,), apply("mul", left, right)), (k,))
+        _emit_slices(low, target, (i, j, k), (left, right), slices)
 
 
-def _check(low: Lowering, a: View, b: View, points: int, depth: int) -> None:
+def _slices(low: Lowering, target: Buffer, depth: int, group: int) -> int:
+    """Pieces of the sum that run side by side: several if it is long and the blocks too few to
+    share. Sizes alone decide, so that a sum is the same with any number of threads."""
+    rows, columns = (n.number for n in target.shape)
+    width = low.target.panel_columns(target.dtype.compute.bytes, columns)
+    blocks = -(-rows // low.target.block_rows) * -(-columns // width)
+    most = min(ENOUGH_BLOCKS // blocks, depth // SHORTEST_SLICE,
+               2 * rows * columns * depth // WORTH_A_SLICE)  # fmt: skip
+    fits = (n for n in range(most, 1, -1) if depth % (n * group) == 0)
+    return next(fits, 1) if rows > 1 else 1
+
+
+def _emit_slices(
+    low: Lowering, target: Buffer, place: tuple[Expr, Expr, Expr], operands: tuple[Expr, Expr],
+    slices: int,
+) -> None:  # fmt: skip
+    """parts[s, i, j] = sum over one slice;  target[i, j] = sum over s of parts[s, i, j]"""
+    parts = low.row_buffer((integer(slices), *target.shape), target.dtype.compute)
+    number, *front = positions(parts.shape)
+    inside = axis("r0", place[2].extent.number // slices)
+    whole = apply("add", apply("mul", number, inside.extent), inside)
+    moved = dict(zip(place, (*front, whole), strict=True))
+    left, right = (simplify_indices(substitute(n, moved)) for n in operands)
+    _emit(low, parts, (number, *front), (left, right), inside)
+    piece = axis("r0", slices)
+    total = reduce("sum", (piece,), load(parts, (piece, *place[:2])))
+    low.emit(target, place[:2], total, (piece,))
+
+
+def emit_narrow(
+    low: Lowering, target: Buffer, a: View, narrow: Narrow, place: tuple[Expr, Expr, Expr]
+) -> None:
+    """The same with a weight that stays narrow; its scale comes behind the sum."""
+    i, j, k = place
+    left = _left(low, a, 1).at((i, k))
+    if narrow.scale is None:
+        _emit(low, target, (i, j), (left, narrow.value), k)
+        return
+    sums = low.row_buffer(target.shape, F32)
+    _emit(low, sums, (i, j), (left, narrow.value), k)
+    low.emit(target, (i, j), apply("mul", load(sums, (i, j)), narrow.scale))
+
+
+def _emit(
+    low: Lowering, target: Buffer, place: tuple[Expr, ...], operands: tuple[Expr, Expr], k: Expr
+) -> None:
+    terms = (cast(operand, target.dtype.compute) for operand in operands)
+    low.emit(target, place, reduce("sum", (k,), apply("mul", *terms)), (k,))
+
+
+def _check(low: Lowering, a: View, b: View) -> None:
+    rows, depth, columns = a.shape[-2].number, a.shape[-1].number, b.shape[-1].number
     if low.config.max_autotune_gemm_backends == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone")
     if not low.target.products:
         raise NotGenerated("products are the library's on this target")
-    if a.dtype not in (F32, F64) or b.dtype is not a.dtype:
+    in_fours = a.dtype is I8 and low.target.dot_group("i8", "i8") > 1
+    if b.dtype is not a.dtype or not (in_fours or a.dtype in (F32, F64, BF16, F16)):
         raise NotGenerated("a product of this type")
-    if points < FEWEST_POINTS or depth < SHORTEST_SUM:
+    if rows * depth * columns < FEWEST_POINTS or depth < SHORTEST_SUM:
         raise NotGenerated("a small product")
-    lanes = low.target.vector_bytes // b.dtype.bytes
-    if lanes < 2 or b.shape[1].number < lanes:
+    lanes = low.target.vector_bytes // max(b.dtype.compute.bytes, 4)
+    if lanes < 2 or columns < lanes:
         raise NotGenerated("a product with fewer columns than lanes")
+    if len(a.shape) == 3 and a.shape[0].number > 1 and rows == 1:
+        raise NotGenerated("a batch of single rows: each reads a matrix of its own once")
 
 
-def _readable(right: Expr, j: Expr, columns: int, width: int) -> None:
-    """Neighbours along a row must be neighbours in memory, in whole panels."""
-    step = coefficient(flat_index(right.buffer, right.index), j)
-    if step is None or not step[0].is_const or step[0].number != 1 or columns % width:
+# -- the right operand -------------------------------------------------------------------------
+
+
+def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Expr, int]:
+    """The element of the right operand, and how many neighbours along the sum lie together."""
+    rows, columns = a.shape[-2].number, b.shape[-1].number
+    width = low.target.panel_columns(max(b.dtype.compute.bytes, 4), columns)
+    group = low.target.dot_group(a.dtype.name, b.dtype.name)
+    kept = low.config.cpp.weight_prepack and low.is_static(b.buffer)
+    if group > 1 and not kept:
+        raise NotGenerated("groups to be packed at each call: oneDNN's packing is faster")
+    near, far = _steps(b.at(place), place)
+    readable = near == 1 and columns % width == 0
+    pays = rows >= PACKED_ROWS and (not readable or far * b.dtype.bytes >= FAR_APART)
+    if kept or pays:
+        packed = low.whole(packed_panels(low, b, width, group))
+        return packed.at(in_panels(place, width, group)), group
+    if not readable:
         raise NotGenerated("a right operand that would have to be packed at each call")
+    return b.at(place), 1
 
 
-def _packed(low: Lowering, b: View, width: int) -> Buffer:
-    """A parameter in panels, the last one filled up with zeros; every product shares it."""
-    found = low.packed.get((b, width))
-    if found is not None:
-        return found
-    depth, columns = b.shape[0], b.shape[1].number
-    panels = -(-columns // width)
-    made = low.row_buffer((integer(panels), depth, integer(width)), b.dtype)
-    place = positions(made.shape)
-    column = ravel((place[0], place[2]), (integer(panels), integer(width)))
-    guard = apply("lt", column, integer(columns)) if columns % width else None
-    value = b.at((place[1], column), guard)
-    axes = tuple(a for a in place if a is not ZERO)
-    low.body.append(Loop(axes, (), (Store(made, place, value),), (low.origin,)))
-    low.packed[b, width] = made
-    return made
+def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:
+    """How far apart neighbours along the last axis of a load lie, and those along the one before;
+    0 if that changes from place to place."""
+    flat = flat_index(node.buffer, node.index)
+    found = [coefficient(flat, variable) for variable in (place[-1], place[-2])]
+    near, far = (f[0].number if f is not None and f[0].is_const else 0 for f in found)
+    return near, far
+
+
+# -- the left operand --------------------------------------------------------------------------
+
+
+def _left(low: Lowering, a: View, group: int) -> View:
+    """The left operand as the kernel reads it: numbers one by one, in the type of the sums, or in
+    groups of neighbours. What lies otherwise is copied: each element is read once a panel."""
+    if group == 1 and a.dtype.compute is not a.dtype:
+        return _copied(low, a, a.dtype.compute)
+    place = positions(a.shape)
+    near, _ = _steps(a.at(place), place)
+    return a if near == 1 else _copied(low, a, a.dtype)
+
+
+def _copied(low: Lowering, a: View, dtype: DType) -> View:
+    """The same numbers row by row."""
+    made = low.row_buffer(a.shape, dtype)
+    place = positions(a.shape)
+    low.emit(made, place, cast(a.at(place), dtype))
+    return low.whole(made)
+
+
+# -- weights that are given narrow -------------------------------------------------------------
+
+
+@rule("_weight_int8pack_mm")
+def _int8_weight(low: Lowering, like: torch.Tensor, a: View, b: View, scales: View) -> View:
+    """x @ (w * scales[:, None]).t() with w of [columns, depth] in int8."""
+
+    def value(k: Expr, j: Expr) -> Expr:
+        return apply("mul", cast(b.at((j, k)), F32), cast(scales.at((j,)), F32))
+
+    return _narrow_weight(low, like, a, value)
+
+
+@rule("_weight_int4pack_mm_for_cpu")
+def _int4_weight(
+    low: Lowering, like: torch.Tensor, a: View, b: View, group: int, scales_and_zeros: View
+) -> View:
+    """x @ ((w - 8) * scale + zero).t(), with one scale and zero for each column and group.
+
+    ATen's packing holds for 64 columns a row of 32 bytes for each k: column c in the low half of
+    byte c, column c + 32 in the high half.
+    """
+    half = b.shape[1].number
+    if a.dtype is BF16:
+        raise NotGenerated("4-bit weights with bf16: ATen's own kernel is faster for few rows")
+    if b.shape[0].number % 64 or not _packs_by_64():
+        raise NotGenerated("another packing of 4-bit weights")
+
+    def value(k: Expr, j: Expr) -> Expr:
+        block, column = floordiv(j, integer(64)), modulo(j, integer(64))
+        row = apply("add", apply("mul", block, integer(2 * half)), k)
+        place = apply("add", apply("mul", row, integer(32)), modulo(column, integer(32)))
+        byte = b.at((floordiv(place, integer(half)), modulo(place, integer(half))))
+        halves = apply("and", byte, const(15, U8)), apply("shr", byte, const(4, U8))
+        bits = apply("where", apply("lt", column, integer(32)), *halves)
+        number = apply("sub", cast(bits, F32), const(8.0, F32))
+        where = floordiv(k, integer(group))
+        scale, zero = (cast(scales_and_zeros.at((where, j, integer(n))), F32) for n in (0, 1))
+        return apply("add", apply("mul", number, scale), zero)
+
+    return _narrow_weight(low, like, a, value)
+
+
+def _narrow_weight(
+    low: Lowering, like: torch.Tensor, a: View, value: Callable[[Expr, Expr], Expr]
+) -> View:
+    target = low.buffer(like)
+    i, j = positions(target.shape)
+    k = axis("r0", a.shape[1].number)
+    lanes = low.target.vector_bytes // F32.bytes
+    if not low.target.products:
+        raise NotGenerated("products are the library's on this target")
+    if lanes < 2 or target.shape[1].number < lanes or a.shape[1].number < SHORTEST_SUM:
+        raise NotGenerated("a small product")
+    width = low.target.panel_columns(F32.bytes, target.shape[1].number)
+    narrow = narrow_operand(low, value(k, j), k, j, width)
+    if low.config.max_autotune_gemm_backends == "ATEN" or narrow is None:
+        raise NotGenerated("a narrow weight that is no parameter, or with ATEN alone")
+    emit_narrow(low, target, a, narrow, (i, j, k))
+    return low.whole(target)
+
+
+@cache
+def _packs_by_64() -> bool:
+    """Whether this machine's ATen packs 4-bit weights in blocks of 64 columns."""
+    numbers = torch.arange(64 * 16, dtype=torch.int32).reshape(64, 16) % 15
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1).reshape(16, 32)
+    low, high = numbers.t()[:, :32], numbers.t()[:, 32:]
+    return bool(torch.equal(packed.int(), low + 16 * high))

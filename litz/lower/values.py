@@ -88,8 +88,11 @@ class Lowering:
     def __init__(self, config: Config, target: Target) -> None:
         self.config, self.target = config, target
         self.static: set[Buffer] = set()  # parameters: what is made of them alone is kept
-        self.packed: dict[tuple[View, int], Buffer] = {}
+        self.packed: dict[tuple[View, int, int], Buffer] = {}
         self.body: list[Loop | Extern] = []
+        self._writers: dict[Buffer, Loop | None] = {}  # None if several write parts of it
+        self._noted = 0  # steps whose writes are in there
+        self._static: dict[Buffer, bool] = {}  # whether what loops write is made of parameters
         self.origin = Origin("", "")
         # Offset of each base buffer inside its storage as the fake tensor saw it.
         self.base_offset: dict[Buffer, int] = {}
@@ -131,6 +134,24 @@ class Lowering:
             sizes(like.stride()),
             integer(start),
         )
+
+    def writer(self, buffer: Buffer) -> Loop | None:
+        """The one loop that writes a buffer, element by element."""
+        for step in self.body[self._noted :]:
+            for each in step.writes:
+                alone = isinstance(step, Loop) and not step.reduced and not step.ordered
+                first = each not in self._writers
+                self._writers[each] = step if first and alone else None  # type: ignore[assignment]
+        self._noted = len(self.body)
+        return self._writers.get(buffer)
+
+    def is_static(self, buffer: Buffer) -> bool:
+        """Whether it is a parameter, or made of parameters alone: it seldom changes."""
+        known = True if buffer in self.static else self._static.get(buffer)
+        if known is None:
+            reads = maker.reads if (maker := self.writer(buffer)) is not None else []
+            known = self._static[buffer] = bool(reads) and all(map(self.is_static, reads))
+        return known
 
     def emit(
         self,

@@ -63,7 +63,8 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     assert blocking is not None
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
-    return (f"product of {size}: {blocks}",)
+    many = f"{blocking.batches} products" if blocking.batches > 1 else "product"
+    return (f"{many} of {size}: {blocks}",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ Example: 256 x 768 times 768 x 3072 on 16 lanes: blocks of 6 x 64, 48 panels, ch
 
 from __future__ import annotations
 
-from litz.ir.expr import Expr, apply, extent_of, integer, substitute
-from litz.ir.index import ZERO, coefficient, floordiv, modulo, ravel, simplify
-from litz.ir.product import Product, kernel_product
-from litz.ir.program import Kernel
+from litz.ir.dtypes import I32
+from litz.ir.expr import Expr, extent_of
+from litz.ir.index import bounds, coefficient, to_poly
+from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load
+from litz.ir.program import Kernel, loads
 from litz.ir.scheduled import Blocking, Choice
 from litz.target import Target
 
@@ -26,7 +27,7 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     product = kernel_product(kernel)
     if product is None:
         return None
-    rows, columns = extent_of(product.rows), extent_of(product.columns)
+    batches, rows, columns = map(extent_of, (product.batch, product.rows, product.columns))
     lanes = target.vector_bytes // product.node.dtype.bytes
     if lanes < 2 or columns < lanes:
         return None
@@ -34,71 +35,66 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     if len(product.columns) > 1 and last.extent.number % lanes:
         return None
     width = target.panel_columns(product.node.dtype.bytes, columns)
-    left, right = _left(product), _right(product, width, columns)
-    if left is None or right is None:
+    group = _group(product, width, target)
+    if group is None:
         return None
     depth = product.depth.extent.number
-    chunk = _chunk(rows, depth * product.node.dtype.bytes, -(-columns // width), target)
+    tasks = batches * -(-columns // width)
+    chunk = _chunk(rows, depth * _left_bytes(product), tasks, target)
     block = min(target.block_rows, rows)
-    blocking = Blocking(block, width, chunk, rows, columns, depth, *left, *right)
+    blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group)
     work = 2 * min(chunk, rows) * min(width, columns) * depth
     return Choice(lanes, last, 1, 1, max(WORTH_A_THREAD // work, 1), product=blocking)
 
 
-def _chunk(rows: int, row_bytes: int, panels: int, target: Target) -> int:
+def _left_bytes(product: Product) -> int:
+    """Of what is read of the left operand for one number."""
+    return sum(node.dtype.bytes for node in loads(product.left) if product.depth in node.axes)
+
+
+def _chunk(rows: int, row_bytes: int, tasks: int, target: Target) -> int:
     """Rows that stay in half of the cache, fewer if that leaves too few tasks; whole blocks, about
     as many in each chunk."""
     block = target.block_rows
     fitting = max(target.l2_bytes // 2 // row_bytes, 1)
-    shared = -(-rows // -(-ENOUGH_TASKS // panels))
+    shared = -(-rows // -(-ENOUGH_TASKS // tasks))
     chunks = -(-rows // max(min(fitting, shared, rows), block))
     return -(-rows // (chunks * block)) * block
 
 
-def _step(index: Expr, axes: tuple[Expr, ...]) -> int | None:
-    """How far an index moves from one point of the axes, taken as one number, to the next."""
-    expected = None
-    for variable in reversed(axes):
-        found = coefficient(index, variable)
-        if found is None or not found[0].is_const:
-            return None
-        if expected is not None and found[0].number != expected:
-            return None
-        if expected is None:
-            first = found[0].number
-        expected = found[0].number * variable.extent.number
-    return 0 if expected is None else first
+def _group(product: Product, width: int, target: Target) -> int | None:
+    """How many neighbours along the sum a step takes: several where both operands lie as the
+    instruction that multiplies and adds them wants them, or one; None if neither fits."""
+    left, right = stored_load(product.left), stored_load(product.right)
+    if left is not None and right is not None:
+        group = target.dot_group(left.dtype.name, right.dtype.name)
+        if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
+            return group
+    # Two steps written out share the byte that holds both numbers, and the scale.
+    group = 1 if right is not None or product.depth.extent.number % 2 else 2
+    blocks = in_blocks(product, width, group)
+    fits = all(_is_readable(node, blocks.inside) for node in loads(blocks.right))
+    return group if fits and product.node.dtype is not I32 else None
 
 
-def _origin(index: Expr) -> int | None:
-    start = simplify(substitute(index, dict.fromkeys(index.axes, ZERO)))
-    return start.number if start.is_const else None
+def _lies_in_groups(blocks: Blocks, group: int) -> bool:
+    """a[..., step, part] times b[panel, step, inside, part], both without gaps."""
+    left, right = stored_load(blocks.left), stored_load(blocks.right)
+    assert left is not None and right is not None
+    near = _step(left, blocks.part) == 1 and _step(right, blocks.part) == 1
+    return near and _step(right, blocks.inside) == group
 
 
-def _left(product: Product) -> tuple[int, int, int] | None:
-    """Where a row begins, how far apart rows are, and elements along the sum."""
-    index = product.left.index[0]
-    steps = (_origin(index), _step(index, product.rows), _step(index, (product.depth,)))
-    return None if None in steps else steps  # type: ignore[return-value]
+def _step(node: Expr, variable: Expr) -> int | None:
+    """How far apart neighbours along an axis lie; None if that differs."""
+    found = coefficient(node.index[0], variable)
+    return found[0].number if found is not None and found[0].is_const else None
 
 
-def _right(product: Product, width: int, columns: int) -> tuple[int, int, int] | None:
-    """Where panels begin, how far apart they are, and the rows of one: packed, or as they are."""
-    index, depth = product.right.index[0], product.depth.extent.number
-    origin, along = _origin(index), _step(index, (product.depth,))
-    if origin is None or along is None:
-        return None
-    inside = simplify(substitute(index, {product.depth: ZERO}))
-    if along == width and inside is _packed_index(product, width, depth, origin):
-        return origin, depth * width, width
-    if _step(inside, product.columns) == 1 and columns % width == 0:
-        return origin, width, along
-    return None
-
-
-def _packed_index(product: Product, width: int, depth: int, origin: int) -> Expr:
-    """The flat place of column c of a packed operand, at the front of the sum."""
-    column = ravel(product.columns, tuple(a.extent for a in product.columns))
-    panel = apply("mul", floordiv(column, integer(width)), integer(depth * width))
-    inside = apply("add", modulo(column, integer(width)), integer(origin))
-    return simplify(apply("add", panel, inside))
+def _is_readable(node: Expr, inside: Expr) -> bool:
+    """Whether a panel's columns are neighbours, or all the same; and the last panel, too, lies in
+    the buffer as a whole."""
+    span = bounds(to_poly(node.index[0]))
+    if _step(node, inside) not in (0, 1) or span is None or set(span[1]) - {()}:
+        return False
+    return span[1].get((), 0) < node.buffer.shape[0].number

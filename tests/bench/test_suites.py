@@ -9,8 +9,11 @@ import torch
 
 from litz.bench.agreement import Agreement
 from litz.bench.candidates import CANDIDATES
-from litz.bench.case import Case
-from litz.bench.suites import SUITES, case_named
+from litz.bench.case import Case, Settings
+from litz.bench.peak import Peak
+from litz.bench.results import OURS, Row
+from litz.bench.suites import SUITES, case_named, gemm
+from litz.bench.suites.gemm import PEAK, measure_peak
 from litz.bench.suites.kernels import KERNELS, SIZES, program
 from litz.bench.suites.scaling import FEW_OPS, OPS, SHAPES, many_ops
 from litz.bench.zoo import ZOO
@@ -20,8 +23,11 @@ from litz.fuzz.runs import Compiled
 MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
-# Cases with threads of their own are those of `kernels` again.
-SMALL = [case for case in QUICK if case.suite not in MODELS and case.threads is None]
+# Cases with threads of their own are those of `kernels` again; layers have parameters.
+SMALL = [
+    case for case in QUICK
+    if case.suite not in {*MODELS, "gemm"} and case.threads is None
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -51,12 +57,45 @@ def test_kernels_are_measured_at_every_size() -> None:
     assert sizes == [16 << 10, 512 << 10, 64 << 20]
 
 
+def test_forty_layers_and_what_follows_them() -> None:
+    cases = [case for case in SUITES["gemm"].cases(False) if case.name != PEAK]
+    assert {case.variant for case in cases} == {f"{n} rows" for n in (1, 4, 16, 64, 256, 1024)}
+    assert sum(case.name in gemm.LAYERS for case in cases) >= 40
+    assert {"bert up gelu", "bert down residual"} <= {case.name for case in cases}
+
+
+def test_a_share_of_the_peak() -> None:
+    """A loop of multiply-adds is faster than any product, and the sums are what they should be."""
+    (peak,) = measure_peak(SUITES["gemm"].cases(True)[0], Settings(seconds=0.1, threads=1), print)
+    assert Peak(1)() == Peak(1)() != [0.0]
+    row = Row("gemm", "bert up", "4 rows", "short call", {OURS: (1e-3,)}, {}, {"MFLOP": 5.0})
+    found = gemm.finish([peak, row])
+    assert found[0].facts["% of peak"] == pytest.approx(100)
+    assert found[1].facts["GFLOP/s"] == pytest.approx(5)
+    assert found[1].facts["% of peak"] == pytest.approx(500 / gemm.rate(peak))
+    assert gemm.rate(peak) > 5
+
+
+def test_onednn_holds_packed_weights() -> None:
+    built = gemm.layer("t5 down", 4)
+    packed = CANDIDATES["onednn"].compile(built.function)
+    torch.testing.assert_close(built(packed), built(), rtol=1e-5, atol=1e-5)
+    assert packed.linear.packed.is_mkldnn and isinstance(built.function.linear, torch.nn.Linear)
+
+
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: f"{case.suite} {case.label}")
 def test_litz_agrees_with_eager(case: Case) -> None:
     """Without Dynamo, whose guards take longer than all else here."""
     built = case.build()
     found = Compiled(lambda *args: [built.function(*args)], {})(built.args)
     assert Agreement(built).fault(found) == ""
+
+
+@pytest.mark.parametrize("name", ["resnet 3x3", "bert up gelu", "bert down residual"])
+def test_litz_agrees_with_eager_on_layers(name: str) -> None:
+    built = case_named("gemm", name, "4 rows", quick=True).build()
+    torch._dynamo.reset()
+    assert Agreement(built).fault(built(CANDIDATES["litz"].compile(built.function))) == ""
 
 
 @pytest.mark.parametrize("shape", SHAPES)

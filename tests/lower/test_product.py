@@ -106,14 +106,11 @@ def test_the_flags_act() -> None:
         assert not _is_product(notes) and notes.aten_ops
 
 
-def test_a_product_of_activations_stays_with_aten_unless_its_rows_lie_side_by_side() -> None:
-    class Both(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return x @ y
-
-    x, y = torch.randn(24, 48), torch.randn(48, 64)
-    assert _is_product(_agrees(Both(), x, y))
-    assert not _is_product(_agrees(Both(), x, y.t().contiguous().t()))
+def test_a_product_of_few_rows_stays_with_aten_unless_they_lie_side_by_side() -> None:
+    for rows, product in ((24, False), (64, True)):
+        x, y = torch.randn(rows, 48), torch.randn(48, 64)
+        assert _is_product(_agrees(_Both(torch.matmul), x, y))
+        assert _is_product(_agrees(_Both(torch.matmul), x, y.t().contiguous().t())) == product
 
 
 def test_nothing_is_read_outside_a_buffer() -> None:
@@ -234,3 +231,125 @@ def test_other_vector_widths(bits: int) -> None:
     torch.manual_seed(0)
     notes = _agrees(nn.Linear(48, 70), torch.randn(20, 48), cpp__simdlen=bits)
     assert _is_product(notes) == (bits > 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 48, 96), (7, 33, 130), (40, 600, 64)])
+def test_halves(dtype: torch.dtype, rows: int, depth: int, columns: int) -> None:
+    """Sums in float32, whole groups along the sum and parts of them; rounded once, as eager's."""
+    torch.manual_seed(0)
+    for bias in (True, False):
+        module = nn.Linear(depth, columns, bias=bias).to(dtype)
+        assert _is_product(_agrees(module, torch.randn(rows, depth, dtype=dtype)))
+
+
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_groups_in_other_vector_widths(bits: int) -> None:
+    torch.manual_seed(0)
+    module = nn.Linear(49, 70).bfloat16()
+    x = torch.randn(20, 49, dtype=torch.bfloat16)
+    assert _is_product(_agrees(module, x, cpp__simdlen=bits, debug_index_asserts=True))
+
+
+BATCHES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = {
+    "bmm": (torch.bmm, (3, 20, 48), (3, 48, 64)),
+    "packed at each call": (torch.matmul, (3, 70, 48), (3, 48, 70)),
+    "transposed": (lambda a, b: a @ b.mT, (2, 3, 80, 48), (2, 3, 90, 48)),
+    "left transposed": (lambda a, b: a.mT @ b, (3, 48, 20), (3, 48, 64)),
+    "heads": (lambda a, b: a.transpose(1, 2) @ b.permute(0, 2, 3, 1), (2, 66, 3, 16),
+              (2, 70, 3, 16)),
+    "one left matrix": (torch.matmul, (20, 48), (3, 48, 64)),
+    "one right matrix": (lambda a, b: torch.bmm(a, b.expand(3, -1, -1)), (3, 20, 48), (1, 48, 64)),
+    "baddbmm": (lambda a, b: torch.baddbmm(a[..., :1], a, b, beta=2, alpha=0.5), (3, 20, 48),
+                (3, 48, 64)),
+    "einsum": (lambda a, b: torch.einsum("bik,bjk->bij", a, b), (3, 70, 48), (3, 64, 48)),
+    "softmax behind it": (lambda a, b: (a @ b).softmax(-1), (3, 20, 48), (3, 48, 64)),
+    "residual": (lambda a, b: (a @ b).relu() + a[..., :1], (3, 20, 48), (3, 48, 64)),
+}  # fmt: skip
+
+
+class _Both(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        return self.function(x, y)
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_batches(name: str) -> None:
+    torch.manual_seed(2)
+    function, left, right = BATCHES[name]
+    notes = _agrees(
+        _Both(function), torch.randn(left), torch.randn(right), debug_index_asserts=True
+    )
+    assert _is_product(notes) and not notes.aten_ops
+
+
+def test_a_batch_of_single_rows_stays_with_aten() -> None:
+    notes = _agrees(_Both(torch.bmm), torch.randn(8, 1, 64), torch.randn(8, 64, 64))
+    assert not _is_product(notes) and notes.aten_ops
+
+
+def test_training_packs_at_each_call() -> None:
+    """Gradients are products of activations: with rows enough they are kernels too."""
+    torch.manual_seed(0)
+    module, x = nn.Linear(80, 96), torch.randn(100, 80, requires_grad=True)
+    module(x).square().sum().backward()
+    expected = [x.grad, *(p.grad for p in module.parameters())]
+    x.grad = None
+    module.zero_grad()
+    torch._dynamo.reset()
+    torch.compile(module, backend="litz", options={"on_error": "raise"})(
+        x
+    ).square().sum().backward()
+    for found, grad in zip([x.grad, *(p.grad for p in module.parameters())], expected, strict=True):
+        torch.testing.assert_close(found, grad, rtol=1e-5, atol=1e-4)  # sums over 100 of size 10
+
+
+def test_a_weight_made_of_parameters_is_packed_once() -> None:
+    """As under autocast: the weight is cast at each call, the cast is kept."""
+    module = _Function(lambda x, w: x @ w.bfloat16(), 48, 80)
+    _, notes = _compiled(module, torch.randn(24, 48, dtype=torch.bfloat16))
+    assert _is_product(notes) and len(notes.graphs[0].plan.graph.held) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_long_sum_of_few_blocks_is_cut_into_slices(dtype: torch.dtype) -> None:
+    """Slices follow from sizes alone: one thread or two, the result is the same."""
+    torch.manual_seed(0)
+    module, x = nn.Linear(4096, 60).to(dtype), torch.randn(16, 4096, dtype=dtype)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            run, notes = _compiled(module, x)
+            (product,) = [s.choice.product for s in notes.graphs[0].scheduled if s.choice.product]
+            assert (product.batches, product.depth) == (2, 2048)
+            with torch.no_grad():
+                found.append(run(x))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)
+    _agrees(module, x)
+
+
+def test_nothing_is_fused_into_a_product_without_epilogue_fusion() -> None:
+    for fused in (True, False):
+        module = _Function(FUNCTIONS["activation"], 48, 80)
+        notes = _agrees(module, torch.randn(24, 48), epilogue_fusion=fused)
+        assert len(notes.graphs[0].kernels) == (2 if fused else 3)
+
+
+def test_a_product_spelt_by_hand_computes_its_operands_as_it_reads_them() -> None:
+    torch.manual_seed(0)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The column's own number is part of the right operand, and the row's of the left one."""
+        left = x.tanh() + torch.arange(13, dtype=x.dtype)[:, None]
+        right = y * 2 + torch.arange(64, dtype=x.dtype)
+        return (left[:, :, None] * right).sum(1)
+
+    notes = _agrees(_Both(function), torch.randn(13, 40), torch.randn(40, 64))
+    assert _is_product(notes) and len(notes.graphs[0].kernels) == 1

@@ -156,9 +156,12 @@ class Memory:
             return self._lane_load(node, address, mask)
         return self.from_memory(node.dtype, self._masked(node, address, mask))
 
-    def single(self, node: Expr, place: Value) -> Value:
-        """The one element at a place."""
-        return self._scalar_load(node, place, None)
+    def together(self, node: Expr, place: Value, kind: Type) -> Value:
+        """The bits of some elements from a place on, as one value."""
+        count = kind.bits * kind.lanes // (8 * node.dtype.bytes)
+        self._inside(node.buffer, self.v.b.add(place, count - 1), None)
+        address = self._address(node.buffer, self._inside(node.buffer, place, None))
+        return self.v.b.emit(f"load {kind}, {address}, align {node.dtype.bytes}", kind)
 
     def neighbours(self, node: Expr, place: Value, mask: Value | None) -> Value:
         """As many elements from a place on as there are lanes, as they lie in memory."""

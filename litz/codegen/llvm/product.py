@@ -5,7 +5,7 @@ row of the panel and one number a row of the left operand, spread over the lanes
 products to its sums. The finished sums go to a tile on the stack, from which the kernel's other
 stores read them vector by vector, as if each had been reduced alone.
 
-    for panel, chunk of rows:
+    for product of the batch, chunk of rows, panel:
         for block of 6 rows in the chunk:
             for k:  sums[r, v] += left[r, k] * right[panel, k, v]       a function: 6 x 4 vectors
             for r:  for v:  stores of the kernel with sums[r, v]
@@ -13,13 +13,18 @@ stores read them vector by vector, as if each had been reduced alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from litz.codegen.llvm.builder import Type, Value
+from litz.codegen.llvm.dots import Dot, dot_for
 from litz.codegen.llvm.emit import POINTER, KernelEmitter
 from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
-from litz.codegen.llvm.scope import I64
-from litz.ir.expr import Expr
-from litz.ir.product import Product, kernel_product
+from litz.codegen.llvm.scope import I64, Scope
+from litz.ir.expr import Expr, axis, integer, substitute
+from litz.ir.index import simplify, simplify_indices
+from litz.ir.product import Blocks, Product, in_blocks, kernel_product
 from litz.ir.scheduled import ScheduledKernel
 
 # Steps after which sums go to the tile: a long sum loses no more to rounding than a few short ones.
@@ -37,6 +42,7 @@ class _Block(KernelEmitter):
         self.by = blocking
         self.vectors = blocking.width // self.choice.lanes
         self.vector = computed_type(product.node.dtype, self.choice.lanes)
+        self.dot: Dot | None = dot_for(product, blocking.group)
         self.tile: Value
 
     def _tile_at(self, number: Value) -> Value:
@@ -50,6 +56,10 @@ class _Sums(_Block):
     def __init__(self, scheduled: ScheduledKernel, name: str, rows: int) -> None:
         super().__init__(scheduled, name)
         self.tile = Value("%tile", POINTER)
+        self.blocks: Blocks = in_blocks(self.product, self.by.width, self.by.group)
+        # Whether sums reach the tile but once, which then need not be there before.
+        self.once = self.by.depth <= STEPS and not self.by.depth % self.by.group
+        self.once = self.once and (self.dot is None or not self.dot.offsets)
         self.sums = [
             [stack_slot(self.values, self.vector, "sum") for _ in range(self.vectors)]
             for _ in range(rows)
@@ -57,55 +67,156 @@ class _Sums(_Block):
 
     def emit(self) -> str:
         self._arguments()
-        by, b, row = self.by, self.b, Value("%row", I64)
-        origin = b.add(b.mul(row, by.left_row), by.left)
-        lefts = [b.add(origin, r * by.left_row) if r else origin for r in range(len(self.sums))]
-        self._clear(in_tile=True)
-        block = self.scopes.open_loop(self._number(0), self._number(by.depth), STEPS, rolled=True)
+        by, b = self.by, self.b
+        self._bind(self.blocks.batch, Value("%batch", I64))
+        self._bind(self.blocks.panel, Value("%panel", I64))
+        lefts = [self._left(r) for r in range(len(self.sums))]
+        far = STEPS // by.group if self.dot is None else STEPS
+        if not self.once:
+            self._begin()
+        block = self.scopes.open_loop(self._number(0), self._number(by.steps), far, rolled=True)
         self._clear()
-        end = b.intrinsic("smin", b.add(block, STEPS), by.depth)
+        end = b.intrinsic("smin", b.add(block, far), by.steps)
         # Several steps written out would be mixed, and the sums spilled.
-        k = self.scopes.open_loop(block, end, 1, rolled=True)
-        self._step(k, lefts, Value("%right", I64))
+        step = self.scopes.open_loop(block, end, 1, rolled=True)
+        self._step(step, lefts)
         self.scopes.close()
         self._add_to_tile()
         self.scopes.close()
+        if by.depth % by.group:
+            self._clear()
+            with self._apart():
+                self._step(self._number(by.steps), lefts, by.depth % by.group)
+            self._add_to_tile()
         self._report_errors()
         body = "\n".join(b.lines)
-        taken = "ptr %args, i64 %row, i64 %right, ptr noalias %tile"
+        taken = "ptr %args, i64 %batch, i64 %row, i64 %panel, ptr %start, ptr noalias %tile"
         return f"define internal void @{self.name}({taken}) noinline #0 {{\n{body}\n}}\n"
 
-    def _clear(self, in_tile: bool = False) -> None:
-        zero = Value("zeroinitializer", self.vector)
+    def _bind(self, variable: Expr, value: Value) -> None:
+        self.values.axis_level[variable] = self.scopes.depth
+        self.scopes.bind(self.scopes.depth, variable, value)
+
+    def _left(self, r: int) -> Expr:
+        """The left operand in row r: what depends on the row alone is computed once."""
+        row = axis(f"m{r}", self.by.rows)
+        first = Value("%row", I64)
+        self._bind(row, self.b.add(first, r) if r else first)
+        return simplify_indices(substitute(self.blocks.left, {self.blocks.row: row}))
+
+    def _places(self) -> Iterator[tuple[int, Value, Value]]:
+        """Each sum: its column of vectors, its place in the tile, its slot."""
         for number, slot in enumerate(slot for row in self.sums for slot in row):
-            where = self._tile_at(self._number(number)) if in_tile else slot
-            self.b.lines.append(f"  store {zero}, {where}")
+            yield number % self.vectors, self._tile_at(self._number(number)), slot
+
+    def _begin(self) -> None:
+        """The tile before the first step."""
+        for v, place, _ in self._places():
+            self.b.lines.append(f"  store {self._start(v)}, {place}")
+
+    def _start(self, v: int) -> Value:
+        """What the sums of a vector of columns start from."""
+        if self.dot is None or not self.dot.offsets:
+            return Value("zeroinitializer", self.vector)
+        at = self.b.emit(f"getelementptr {self.vector}, ptr %start, i64 {v}", POINTER)
+        return self.b.emit(f"load {self.vector}, {at}", self.vector)
+
+    def _clear(self) -> None:
+        for slot in (slot for row in self.sums for slot in row):
+            self.b.lines.append(f"  store {Value('zeroinitializer', self.vector)}, {slot}")
 
     def _add_to_tile(self) -> None:
         b = self.b
-        for number, slot in enumerate(slot for row in self.sums for slot in row):
+        for _, place, slot in self._places():
             value = b.emit(f"load {self.vector}, {slot}", self.vector)
-            place = self._tile_at(self._number(number))
-            before = b.emit(f"load {self.vector}, {place}", self.vector)
-            total = b.emit(f"fadd {before}, {value.text}", self.vector)
-            b.lines.append(f"  store {total}, {place}")
+            if not self.once:
+                value = self._total(b.emit(f"load {self.vector}, {place}", self.vector), value)
+            b.lines.append(f"  store {value}, {place}")
 
-    def _step(self, k: Value, lefts: list[Value], right: Value) -> None:
-        """One step of the sum: a rank-one update of the block."""
-        b, by, memory = self.b, self.by, self.values.memory
-        start = b.add(right, b.mul(k, by.right_depth))
-        along = b.mul(k, by.left_depth)
-        panel = []
-        for v in range(self.vectors):
-            place = b.add(start, v * self.choice.lanes) if v else start
-            panel.append(memory.neighbours(self.product.right, place, None))
-        for r, left in enumerate(lefts):
-            number = memory.single(self.product.left, b.add(left, along))
-            spread = self.values.spread(number)
-            for slot, column in zip(self.sums[r], panel, strict=True):
+    def _total(self, before: Value, value: Value) -> Value:
+        return self.b.add(before, value)
+
+    def _step(self, step: Value, lefts: list[Expr], part: int | None = None) -> None:
+        """One step of the sum. The last step of groups may have but a part of one."""
+        self._bind(self.blocks.step, step)
+        if self.dot is not None:
+            self._update(lefts, self.blocks.right, part)
+            return
+        for number in range(self.by.group):
+            at = {self.blocks.part: integer(number)}
+            operands = [_written_out(n, at) for n in (*lefts, self.blocks.right)]
+            self._update(operands[:-1], operands[-1], None)
+
+    def _update(self, lefts: list[Expr], right: Expr, part: int | None) -> None:
+        """A rank-one update of the block."""
+        b = self.b
+        panel = self._panel(right)
+        for row, left in zip(self.sums, lefts, strict=True):
+            spread = self._spread(left, part)
+            for slot, column in zip(row, panel, strict=True):
                 before = b.emit(f"load {self.vector}, {slot}", self.vector)
-                after = b.intrinsic("fma", spread, column, before)
+                after = self._added(before, spread, column)
                 b.lines.append(f"  store {after}, {slot}")
+
+    def _added(self, before: Value, spread: Value, column: Value) -> Value:
+        if self.dot is None:
+            return self.b.intrinsic("fma", spread, column, before)
+        return self.dot.add(self.b, before, spread, column)
+
+    def _panel(self, right: Expr) -> list[Value]:
+        """The vectors of the panel at this step."""
+        firsts = range(0, self.by.width, self.choice.lanes)
+        if self.dot is not None:
+            return [self.dot.column(self.values, self.blocks, first) for first in firsts]
+        found = []
+        for first in firsts:
+            with self._apart():
+                self.values.axis_level[self.blocks.inside] = self.scopes.depth
+                self.values.set_vector(self.blocks.inside, self._number(first), None)
+                found.append(self.values.lanewise(right))
+        self.values.set_vector(None, None, None)
+        return found
+
+    def _spread(self, left: Expr, part: int | None) -> Value:
+        """The left operand at this step, in every lane."""
+        if self.dot is not None:
+            return self.dot.spread(self.values, self.blocks, left, part)
+        return self.values.spread(self.values.value(left))
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """The same lines go on, but what is computed here is known here alone."""
+        around = self.scopes.stack[-1]
+        self.scopes.stack.append(Scope(around.lines, around.block))
+        yield
+        self.scopes.stack.pop()
+        self.scopes.select(self.scopes.depth)
+
+
+def _written_out(operand: Expr, at: dict[Expr, Expr]) -> Expr:
+    """The operand for one number of a group: what tells them apart is known."""
+    return simplify_indices(simplify(substitute(operand, at)))
+
+
+class _Offsets(_Sums):
+    """The function that finds what sums of signed numbers have to start from, for one panel: the
+    instruction takes the left ones without a sign, 128 too large."""
+
+    def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
+        super().__init__(scheduled, name, 1)
+
+    def _start(self, v: int) -> Value:
+        return Value("zeroinitializer", self.vector)
+
+    def _left(self, r: int) -> Expr:
+        return self.blocks.left
+
+    def _spread(self, left: Expr, part: int | None) -> Value:
+        assert self.dot is not None
+        return self.dot.excess(self.choice.lanes)
+
+    def _total(self, before: Value, value: Value) -> Value:
+        return self.b.sub(before, value)
 
 
 class ProductEmitter(_Block):
@@ -113,16 +224,21 @@ class ProductEmitter(_Block):
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
-        size = Type(self.vector.element, self.choice.lanes * self.vectors * self.by.block)
+        wide = self.choice.lanes * self.vectors
+        size = Type(self.vector.element, wide * self.by.block)
         self.tile = stack_slot(self.values, size, "tile")
+        self.start = stack_slot(self.values, Type(self.vector.element, wide), "start")
         # The last block may have fewer rows.
         self.counts = sorted({self.by.block, self.by.rows % self.by.block} - {0})
 
     def emit(self) -> str:
         """The functions that sum, then the kernel."""
         parts = [_Sums(self.scheduled, self._function(rows), rows) for rows in self.counts]
+        if self.dot is not None and self.dot.offsets:
+            parts.append(_Offsets(self.scheduled, f"{self.name}.offsets"))
         texts = [part.emit() for part in parts]
         self.b.declares |= {d for part in parts for d in part.b.declares}
+        self.values.wanted |= {w for part in parts for w in part.values.wanted}
         return "".join([*texts, super().emit()])
 
     def _function(self, rows: int) -> str:
@@ -131,20 +247,27 @@ class ProductEmitter(_Block):
     def _task(self, task: Value) -> None:
         """A panel for a chunk of rows; panels pass by fastest."""
         b, by = self.b, self.by
-        panel = b.emit(f"urem {task}, {by.panels}", I64)
-        chunk = b.emit(f"udiv {task}, {by.panels}", I64)
+        panel = self._digit(task, by.panels)
+        around = b.emit(f"udiv {task}, {by.panels}", I64)
+        chunk = self._digit(around, by.chunks)
+        batch = b.emit(f"udiv {around}, {by.chunks}", I64)
+        self._bind_axes(self.product.batch, batch)
         start = b.mul(chunk, by.chunk)
         stop = b.intrinsic("smin", b.add(start, by.chunk), by.rows)
-        right = b.add(b.mul(panel, by.right_panel), by.right)
+        if self.dot is not None and self.dot.offsets:
+            self._call(f"{self.name}.offsets", batch, start, panel, self.start)
         row = self.scopes.open_loop(start, stop, by.block)
         count = b.intrinsic("smin", b.sub(stop, row), by.block)
         for rows in self.counts:
             self.scopes.open_if(b.compare("eq", count, rows))
-            given = f"ptr %args, {row}, {right}, {self.tile}"
-            b.lines.append(f"  call void @{self._function(rows)}({given})")
+            self._call(self._function(rows), batch, row, panel, self.tile)
             self.scopes.close()
         self._finish(row, count, b.mul(panel, by.width))
         self.scopes.close()
+
+    def _call(self, name: str, batch: Value, row: Value, panel: Value, tile: Value) -> None:
+        given = f"ptr %args, {batch}, {row}, {panel}, {self.start}, {tile}"
+        self.b.lines.append(f"  call void @{name}({given})")
 
     # -- what follows the sums ---------------------------------------------------------------
 

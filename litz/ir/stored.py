@@ -1,0 +1,47 @@
+"""What a store wrote, where a load reads it.
+
+In: a `Store` and a load of its buffer. Out: the stored value at the load's index. Example: of
+`t[i0] = exp(x[i0])`, the load `t[i1 * 2]` is `exp(x[i1 * 2])`.
+"""
+
+from __future__ import annotations
+
+from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform
+from litz.ir.index import ZERO, simplify_indices, surely_inside
+from litz.ir.program import Store
+
+
+def value_at(store: Store, node: Expr) -> Expr:
+    """The stored value at the index a load asks for; a guard holds for every load inside it."""
+    places = {
+        variable: index
+        for variable, index in zip(store.index, node.index, strict=True)
+        if variable.op == "axis" and variable is not index
+    }
+    value = substitute(store.value, places)
+    if places:
+        value = simplify_indices(value)
+    if node.guard is None:
+        return value
+    return apply("where", node.guard, guarded(value, node.guard), const(0, value.dtype))
+
+
+def guarded(root: Expr, guard: Expr) -> Expr:
+    """Loads below `root` read, and indices are checked, only where `guard` holds as well; but a
+    load that is in range anyway stays free, so that what it gives can leave the guard's loop."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op == "check_index":
+            index, extent = node.args
+            return apply("check_index", apply("where", guard, index, ZERO), extent)
+        if node.op != "load" or (node.guard is None and _in_range(node)):
+            return node
+        both = guard if node.guard is None else apply("and", guard, node.guard)
+        return load(node.buffer, node.index, both)
+
+    return transform(root, change)
+
+
+def _in_range(node: Expr) -> bool:
+    return all(surely_inside(i, n) for i, n in zip(node.index, node.buffer.shape, strict=True))
