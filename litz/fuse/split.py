@@ -30,6 +30,7 @@ from litz.ir.expr import (
 )
 from litz.ir.index import coefficient, flat_index, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
+from litz.ir.product import kernel_product
 from litz.ir.program import Buffer, Kernel, Phase, Store, loads
 from litz.ir.stored import guarded
 
@@ -54,8 +55,8 @@ def few_rows(rows: int, points: int) -> bool:
 
 def split_reduction(kernel: Kernel) -> list[Kernel]:
     """The kernel in two, if that gives threads something to share."""
-    if len(kernel.phases) != 1 or kernel.scratch:
-        return [kernel]
+    if len(kernel.phases) != 1 or kernel.scratch or kernel_product(kernel) is not None:
+        return [kernel]  # a matrix product has blocks to share
     (phase,) = kernel.phases
     if not _can_split(phase):
         return [kernel]
