@@ -42,7 +42,7 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     inlined = inline_producers(program, config)
     simplifier = Simplifier(config.emulate_precision_casts)
     loops, cut = split_pieces(inlined.body, simplifier)
-    decisions = [*inlined.decisions, *cut]
+    decisions = [*program.decisions, *inlined.decisions, *cut]
     if config.online_softmax:
         loops, streamed = stream_softmax(loops, _shown(program), target, config)
         decisions += streamed

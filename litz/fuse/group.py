@@ -24,6 +24,7 @@ from litz.fuse.rows import (
     overlap,
 )
 from litz.fuse.split import few_rows
+from litz.ir.attention import loop_attention
 from litz.ir.expr import extent_of
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, read, written
@@ -162,6 +163,8 @@ class _Grouper:
             return limit
         if is_sequential(loop) and any(map(loop_product, (*group.loops, loop))):
             return Misfit("a matrix product shares its kernel with no other reduction")
+        if any(map(loop_attention, (*group.loops, loop))):
+            return Misfit("attention is a kernel of its own")
         members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
         if isinstance(members, Misfit):
             return members

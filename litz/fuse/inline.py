@@ -16,8 +16,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from litz.config import Config
-from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform, walk
-from litz.ir.index import ZERO, simplify_indices
+from litz.ir.attention import loop_attention
+from litz.ir.expr import Expr, walk
 from litz.ir.ops import OPS
 from litz.ir.product import loop_product
 from litz.ir.program import (
@@ -32,6 +32,7 @@ from litz.ir.program import (
     read,
     written,
 )
+from litz.rewrite.producers import with_producers
 
 # Computing an op of this cost again is dearer than storing and loading its result.
 HEAVY = 10
@@ -84,6 +85,13 @@ class _Inliner:
             position for position, step in enumerate(program.body)
             if isinstance(step, Loop) and loop_product(step) is not None
         }  # fmt: skip
+        # What attention reads as query, key or value; the rest of a score takes any expression.
+        self.attended: dict[int, set[Buffer]] = {}
+        for position, step in enumerate(program.body):
+            found = loop_attention(step) if isinstance(step, Loop) else None
+            if found is not None:
+                operands = (found.query, found.key, found.value)
+                self.attended[position] = {n.buffer for n in operands}
         for position, step in enumerate(program.body):
             for buffer in read(step):
                 self.readers[buffer].append(position)
@@ -166,6 +174,8 @@ class _Inliner:
             return "nothing reads it"
         if any(root in self.products for root, _ in value.sites):
             return "a matrix product reads its operands from memory"
+        if any(store.buffer in self.attended.get(r, ()) for r in self.readers[store.buffer]):
+            return "attention reads its operands from memory"
         return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
 
     def _cost_refusal(self, step: Loop, value: _Value) -> str | None:
@@ -238,55 +248,6 @@ class _Inliner:
             else:
                 result.append(Loop(step.axes, step.reduced, (final,), ordered))
         return result
-
-
-def with_producers(
-    root: Expr,
-    finals: dict[Buffer, tuple[Store, tuple[Origin, ...]]],
-    memo: dict[Expr, Expr],
-) -> Expr:
-    """An expression in which loads of `finals` are the values stored there."""
-
-    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        node = rebuild(node, args)
-        if node.op == "load" and node.buffer in finals:
-            return value_at(finals[node.buffer][0], node)
-        return node
-
-    if root in memo:
-        return memo[root]
-    return transform(root, change, memo)
-
-
-def value_at(store: Store, node: Expr) -> Expr:
-    """The stored value at the index a load asks for; a guard holds for every load inside it."""
-    places = {
-        variable: index
-        for variable, index in zip(store.index, node.index, strict=True)
-        if variable.op == "axis" and variable is not index
-    }
-    value = substitute(store.value, places)
-    if places:
-        value = simplify_indices(value)
-    if node.guard is None:
-        return value
-    return apply("where", node.guard, guarded(value, node.guard), const(0, value.dtype))
-
-
-def guarded(root: Expr, guard: Expr) -> Expr:
-    """Loads below `root` read, and indices are checked, only where `guard` holds as well."""
-
-    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        node = rebuild(node, args)
-        if node.op == "check_index":
-            index, extent = node.args
-            return apply("check_index", apply("where", guard, index, ZERO), extent)
-        if node.op != "load":
-            return node
-        both = guard if node.guard is None else apply("and", guard, node.guard)
-        return load(node.buffer, node.index, both)
-
-    return transform(root, change)
 
 
 def _repeats(node: Expr, consumer: Loop) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litz.fuse.inline import guarded
+from litz.ir.attention import kernel_attention
 from litz.ir.dtypes import BOOL
 from litz.ir.expr import (
     Expr,
@@ -32,6 +32,7 @@ from litz.ir.expr import (
 from litz.ir.index import coefficient, flat_index, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.program import Buffer, Kernel, Phase, Store, loads
+from litz.rewrite.producers import guarded
 
 # With fewer rows than this, threads have too little to share.
 FEW_ROWS = 16
@@ -51,7 +52,7 @@ def few_rows(rows: int, points: int) -> bool:
 
 def split_reduction(kernel: Kernel) -> list[Kernel]:
     """The kernel in two, if that gives threads something to share."""
-    if len(kernel.phases) != 1 or kernel.scratch:
+    if len(kernel.phases) != 1 or kernel.scratch or kernel_attention(kernel) is not None:
         return [kernel]
     (phase,) = kernel.phases
     if not _can_split(phase):

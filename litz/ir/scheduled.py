@@ -41,6 +41,35 @@ class Blocking:
 
 
 @dataclass(frozen=True)
+class Streaming:
+    """How attention runs: a task takes `vectors` vectors of query rows of one head, and columns
+    pass by in blocks of `block`, `group` of them in registers at a time. Columns outside
+    row + `low` .. row + `high` are masked."""
+
+    vectors: int
+    block: int
+    group: int
+    heads: int
+    rows: int
+    columns: int
+    depth: int
+    width: int
+    low: int | None
+    high: int | None
+    lanes: int
+
+    @property
+    def tile(self) -> int:
+        """Rows of a task."""
+        return self.vectors * self.lanes
+
+    @property
+    def tiles(self) -> int:
+        """Tasks of one head; the last one begins where it still has all its rows."""
+        return -(-self.rows // self.tile)
+
+
+@dataclass(frozen=True)
 class Choice:
     """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
     phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
@@ -55,6 +84,7 @@ class Choice:
     grain: int
     across: Expr | None = None
     product: Blocking | None = None  # the kernel is a matrix product and what follows it
+    attention: Streaming | None = None
     asserts: bool = False  # hold every access against the bounds of its buffer
 
     def step(self, variable: Expr) -> int:
@@ -80,6 +110,9 @@ class ScheduledKernel:
         blocking = self.choice.product
         if blocking is not None:
             return blocking.chunks * blocking.panels
+        streaming = self.choice.attention
+        if streaming is not None:
+            return streaming.heads * streaming.tiles
         total = 1
         for a in self.kernel.outer:
             n = a.extent.number

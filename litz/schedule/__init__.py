@@ -11,6 +11,7 @@ from dataclasses import replace
 from litz.config import Config
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel
+from litz.schedule.attention import schedule_attention
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.product import schedule_product
@@ -27,6 +28,10 @@ def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
     if product is not None:
         choice = replace(product, asserts=config.debug_index_asserts)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
+    attention = schedule_attention(flat, target)
+    if attention is not None:
+        choice = replace(attention, asserts=config.debug_index_asserts)
+        return ScheduledKernel(flat, arguments, choice, _tiles(choice))
     whole = split_axes(flat)
     if config.pick_loop_orders:
         whole = order_axes(whole)
@@ -42,6 +47,14 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
     return (f"product of {size}: {blocks}",)
+
+
+def _tiles(choice: Choice) -> tuple[str, ...]:
+    streaming = choice.attention
+    assert streaming is not None
+    size = f"{streaming.heads} heads of {streaming.rows} rows and {streaming.columns} columns"
+    tiles = f"tiles of {streaming.tile} rows, blocks of {streaming.block} columns"
+    return (f"attention of {size}: {tiles}",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ function. Kernels of equal structure (identical layers) share one function.
 from __future__ import annotations
 
 from litz.codegen.llvm import math
+from litz.codegen.llvm.attention import AttentionEmitter
 from litz.codegen.llvm.driver import driver_text, preparation, segments, table_layout
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
@@ -27,8 +28,7 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         key = structure(scheduled)
         if key not in functions:
             functions[key] = f"litz_{len(functions)}_{_identifier(scheduled.kernel.name)}"
-            kind = KernelEmitter if scheduled.choice.product is None else ProductEmitter
-            emitter = kind(scheduled, functions[key])
+            emitter = emitter_of(scheduled)(scheduled, functions[key])
             texts.append(emitter.emit())
             declares |= emitter.b.declares
             wanted |= emitter.values.wanted
@@ -47,6 +47,13 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
     text = "\n".join([*outside, library, *texts, driver, attributes, ""])
     runs, first = tuple(segments(plan)), preparation(plan)
     return Source(text, tuple(names), tuple(functions.values()), runs, layout, first)
+
+
+def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
+    """Who writes a kernel."""
+    if scheduled.choice.product is not None:
+        return ProductEmitter
+    return KernelEmitter if scheduled.choice.attention is None else AttentionEmitter
 
 
 def structure(scheduled: ScheduledKernel) -> object:

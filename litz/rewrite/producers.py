@@ -1,0 +1,60 @@
+"""What a buffer holds, written where it is read.
+
+In: an expression and the stores that make what it loads. Out: the expression over what those were
+made of. Example: with `t[i0] = exp(x[i0])`, `t[i1 + 1] * 2.0` becomes `exp(x[i1 + 1]) * 2.0`.
+"""
+
+from __future__ import annotations
+
+from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform
+from litz.ir.index import ZERO, simplify_indices
+from litz.ir.program import Buffer, Origin, Store
+
+
+def with_producers(
+    root: Expr,
+    finals: dict[Buffer, tuple[Store, tuple[Origin, ...]]],
+    memo: dict[Expr, Expr],
+) -> Expr:
+    """An expression in which loads of `finals` are the values stored there."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op == "load" and node.buffer in finals:
+            return value_at(finals[node.buffer][0], node)
+        return node
+
+    if root in memo:
+        return memo[root]
+    return transform(root, change, memo)
+
+
+def value_at(store: Store, node: Expr) -> Expr:
+    """The stored value at the index a load asks for; a guard holds for every load inside it."""
+    places = {
+        variable: index
+        for variable, index in zip(store.index, node.index, strict=True)
+        if variable.op == "axis" and variable is not index
+    }
+    value = substitute(store.value, places)
+    if places:
+        value = simplify_indices(value)
+    if node.guard is None:
+        return value
+    return apply("where", node.guard, guarded(value, node.guard), const(0, value.dtype))
+
+
+def guarded(root: Expr, guard: Expr) -> Expr:
+    """Loads below `root` read, and indices are checked, only where `guard` holds as well."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op == "check_index":
+            index, extent = node.args
+            return apply("check_index", apply("where", guard, index, ZERO), extent)
+        if node.op != "load":
+            return node
+        both = guard if node.guard is None else apply("and", guard, node.guard)
+        return load(node.buffer, node.index, both)
+
+    return transform(root, change)
