@@ -16,7 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from litz.config import Config
-from litz.ir.attention import loop_attention
+from litz.ir.attention import Axes, loop_attention, walk_of
 from litz.ir.expr import Expr, walk
 from litz.ir.ops import OPS
 from litz.ir.product import loop_product
@@ -32,7 +32,7 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.rewrite.producers import with_producers
+from litz.rewrite.producers import value_at, with_producers
 
 # Computing an op of this cost again is dearer than storing and loading its result.
 HEAVY = 10
@@ -85,13 +85,12 @@ class _Inliner:
             position for position, step in enumerate(program.body)
             if isinstance(step, Loop) and loop_product(step) is not None
         }  # fmt: skip
-        # What attention reads as query, key or value; the rest of a score takes any expression.
-        self.attended: dict[int, set[Buffer]] = {}
-        for position, step in enumerate(program.body):
+        # What attention reads as query, key or value, and along which axes it walks there.
+        self.attended: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
+        for step in program.body:
             found = loop_attention(step) if isinstance(step, Loop) else None
-            if found is not None:
-                operands = (found.query, found.key, found.value)
-                self.attended[position] = {n.buffer for n in operands}
+            for node, along in found.walked if found is not None else ():
+                self.attended[node.buffer].append((node, along))
         for position, step in enumerate(program.body):
             for buffer in read(step):
                 self.readers[buffer].append(position)
@@ -174,9 +173,21 @@ class _Inliner:
             return "nothing reads it"
         if any(root in self.products for root, _ in value.sites):
             return "a matrix product reads its operands from memory"
-        if any(store.buffer in self.attended.get(r, ()) for r in self.readers[store.buffer]):
+        if not self._may_be_attended(store):
             return "attention reads its operands from memory"
         return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
+
+    def _may_be_attended(self, store: Store) -> bool:
+        """Of a copy, attention reads the source, if that lies at even strides as well."""
+        sources = []
+        for node, along in self.attended.get(store.buffer, ()):
+            source = value_at(store, node)
+            if source.op != "load" or source.guard is not None or walk_of(source, along) is None:
+                return False
+            sources.append((source, along))
+        for source, along in sources:
+            self.attended[source.buffer].append((source, along))
+        return True
 
     def _cost_refusal(self, step: Loop, value: _Value) -> str | None:
         config = self.config

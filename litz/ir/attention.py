@@ -21,6 +21,8 @@ from litz.ir.expr import Expr, apply, const, integer, reduce, walk
 from litz.ir.index import coefficient, flat_index, simplify, to_poly
 from litz.ir.program import Kernel, Loop
 
+Axes = tuple[Expr, ...]
+
 
 @dataclass(frozen=True)
 class Attention:
@@ -38,6 +40,15 @@ class Attention:
     width: Expr
     zeros: bool  # a row whose scores are all -inf gives zeros, not NaN
 
+    @property
+    def walked(self) -> tuple[tuple[Expr, Axes], ...]:
+        """The operands, each with the axes that it is walked along."""
+        return (
+            (self.query, (self.row, self.depth)),
+            (self.key, (self.column, self.depth)),
+            (self.value, (self.column, self.width)),
+        )
+
 
 def weighed_mean(score: Expr, value: Expr, column: Expr, zeros: bool = False) -> Expr:
     """The mean of `value` over `column`, each weighed by the exponential of its score."""
@@ -51,7 +62,7 @@ def weighed_mean(score: Expr, value: Expr, column: Expr, zeros: bool = False) ->
     return apply("where", nothing, const(0.0, mean.dtype), mean)
 
 
-def attention_in(value: Expr, axes: tuple[Expr, ...]) -> Attention | None:
+def attention_in(value: Expr, axes: Axes) -> Attention | None:
     """The attention that a value is, over these parallel axes."""
     whole = value.args[0] if value.op in ("cast", "narrow") else value
     zeros = whole.op == "where"
@@ -73,9 +84,7 @@ def _operand(node: Expr) -> Expr:
     return node.args[0] if node.op == "cast" else node
 
 
-def _parts(
-    score: Expr, value: Expr, column: Expr, axes: tuple[Expr, ...], zeros: bool
-) -> Attention | None:
+def _parts(score: Expr, value: Expr, column: Expr, axes: Axes, zeros: bool) -> Attention | None:
     dots = [n for n in walk(score) if n.op == "reduce"]
     if len(dots) != 1 or dots[0].attr[0] != "sum" or dots[0].args[0].op != "mul":
         return None
@@ -87,23 +96,19 @@ def _parts(
         rows = [a for a in axes if a in query.axes and a not in key.axes | value.axes]
         widths = [a for a in axes if a in value.axes and a not in score.axes]
         if rows and len(widths) == 1 and column not in query.axes:
-            parts = (dot, query, key, value, score, rows[-1], column, depth, widths[0], zeros)
-            return Attention(*parts) if _is_affine(Attention(*parts)) else None
+            axes = (rows[-1], column, depth, widths[0])
+            found = Attention(dot, query, key, value, score, *axes, zeros)
+            even = all(walk_of(node, along) is not None for node, along in found.walked)
+            return found if even else None
     return None
 
 
-def _is_affine(a: Attention) -> bool:
-    """Whether each operand moves by a constant along the axes it is streamed over."""
-    walked = (
-        (a.query, (a.row, a.depth)),
-        (a.key, (a.column, a.depth)),
-        (a.value, (a.column, a.width)),
-    )
-    places = ((flat_index(node.buffer, node.index), along) for node, along in walked)
-    return all(steps_along(index, along) is not None for index, along in places)
+def walk_of(node: Expr, axes: Axes) -> tuple[list[int], Expr] | None:
+    """How a load moves, in elements, along axes; None if not by constants."""
+    return steps_along(flat_index(node.buffer, node.index), axes)
 
 
-def steps_along(index: Expr, axes: tuple[Expr, ...]) -> tuple[list[int], Expr] | None:
+def steps_along(index: Expr, axes: Axes) -> tuple[list[int], Expr] | None:
     """How far an index moves with one step along each axis, and what is left of it without."""
     steps = []
     for variable in axes:

@@ -252,7 +252,7 @@ def _operand(low: Lowering, node: Any, known: dict[Node, Any]) -> View:
 
 def _index(low: Lowering, node: Expr, buffer: Buffer) -> tuple[Expr, ...]:
     """Where in a buffer a load reads."""
-    if node.op != "load" or node.buffer is not buffer or node.guard is not None:
+    if node.op != "load" or node.buffer != buffer or node.guard is not None:
         raise refused(low, "what follows its softmax is more than a view")
     return node.index
 
