@@ -27,8 +27,11 @@ from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
 from litz.codegen.llvm.sums import Sums
+from litz.codegen.llvm.tiles import Tile, crosses
 from litz.ir.attention import steps_along
 from litz.ir.expr import Expr
+from litz.ir.program import loads
+from litz.ir.scheduled import ScheduledKernel
 
 # Where an exponential is taken for zero: next to a row's largest weight, which is one, it is.
 NEGLIGIBLE = {"f32": -87.0, "f64": -708.0}
@@ -36,6 +39,15 @@ NEGLIGIBLE = {"f32": -87.0, "f64": -708.0}
 
 class AttentionEmitter(TileEmitter):
     """Writes one kernel that is attention."""
+
+    def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
+        super().__init__(scheduled, name)
+        a, written = self.a, self.values.memory.written
+        others = [n for n in loads(a.score) if n not in (a.query, a.key)]
+        across = [n for n in others if crosses(n, a.row, a.column, written)]
+        self.squares = [
+            [Tile(self.values, n, a.row, a.column) for n in across] for _ in range(self.by.vectors)
+        ]
 
     def emit(self) -> str:
         """The functions that sum, then the kernel."""
@@ -141,22 +153,54 @@ class AttentionEmitter(TileEmitter):
         tops = [stack_slot(self.values, self.vector, "most") for _ in range(by.vectors)]
         for v, slot in enumerate(tops):
             b.lines.append(f"  store {self._get(self.top, v)}, {slot}")
-        j = self.scopes.open_loop(self._number(0), count, 1, rolled=True)
-        self.values.axis_level[a.column] = self.scopes.depth
-        self.scopes.bind(self.scopes.depth, a.column, b.add(block, j))
-        for v, slot in enumerate(tops):
-            place = b.add(b.mul(j, by.vectors), v)
-            with self._lanes(first, v):
-                self.scopes.bind(self.scopes.depth, a.dot, self._get(self.weights, place))
-                score = self.values.spread(self.values.value(a.score))
-                self._put(self.weights, place, score)
+        with self._each_column(first, block, count) as (j, number):
+            self.values.axis_level[a.column] = self.scopes.depth
+            self.scopes.bind(self.scopes.depth, a.column, b.add(block, j))
+            for v, slot in enumerate(tops):
+                with self._lanes(first, v):
+                    for square in self.squares[v]:
+                        self.scopes.bind(self.scopes.depth, square.node, square.step(number))
+                    score = self._score(b.add(b.mul(j, by.vectors), v))
                 before = b.emit(f"load {self.vector}, {slot}", self.vector)
                 # A NaN is no maximum: it passes through the weights.
                 higher = b.compare("ogt", score, before)
                 b.lines.append(f"  store {b.select(higher, score, before)}, {slot}")
-        self.scopes.close()
         for v, slot in enumerate(tops):
             self._raise_top(v, b.emit(f"load {self.vector}, {slot}", self.vector))
+
+    def _score(self, place: Value) -> Value:
+        """The score takes the place of the dot product."""
+        self.scopes.bind(self.scopes.depth, self.a.dot, self._get(self.weights, place))
+        score = self.values.spread(self.values.value(self.a.score))
+        self._put(self.weights, place, score)
+        return score
+
+    @contextmanager
+    def _each_column(
+        self, first: Value, block: Value, count: Value
+    ) -> Iterator[tuple[Value, Value]]:
+        """A loop over the columns of a block, each with its number among as many as there are
+        lanes: what lies by rows, as a mask does, is turned that many columns at a time."""
+        b, by = self.b, self.by
+        if not self.squares[0]:
+            j = self.scopes.open_loop(self._number(0), count, 1, rolled=True)
+            yield j, j
+            self.scopes.close()
+            return
+        part = self.scopes.open_loop(self._number(0), count, by.lanes, rolled=True)
+        left = b.sub(count, part)
+        inside = b.compare("slt", self.values.iota(1), self.values.spread(left))
+        for v, squares in enumerate(self.squares):
+            with self._lanes(first, v):
+                base, tail = self.values.base, self.values.tail
+                for square in squares:
+                    assert base is not None
+                    square.fill(base, tail, b.add(block, part), inside)
+        end = b.intrinsic("smin", left, by.lanes)
+        number = self.scopes.open_loop(self._number(0), end, 1, rolled=True)
+        yield b.add(part, number), number
+        self.scopes.close()
+        self.scopes.close()
 
     @contextmanager
     def _lanes(self, first: Value, v: int) -> Iterator[None]:
