@@ -34,7 +34,7 @@ class Attention:
     key: Expr
     value: Expr
     score: Expr
-    row: Expr
+    row: Expr | None  # None if there is but one
     column: Expr
     depth: Expr
     width: Expr
@@ -43,8 +43,9 @@ class Attention:
     @property
     def walked(self) -> tuple[tuple[Expr, Axes], ...]:
         """The operands, each with the axes that it is walked along."""
+        rows = () if self.row is None else (self.row,)
         return (
-            (self.query, (self.row, self.depth)),
+            (self.query, (*rows, self.depth)),
             (self.key, (self.column, self.depth)),
             (self.value, (self.column, self.width)),
         )
@@ -95,9 +96,10 @@ def _parts(score: Expr, value: Expr, column: Expr, axes: Axes, zeros: bool) -> A
     for query, key in (sides, sides[::-1]):
         rows = [a for a in axes if a in query.axes and a not in key.axes | value.axes]
         widths = [a for a in axes if a in value.axes and a not in score.axes]
-        if rows and len(widths) == 1 and column not in query.axes:
-            axes = (rows[-1], column, depth, widths[0])
-            found = Attention(dot, query, key, value, score, *axes, zeros)
+        if len(widths) == 1 and column not in query.axes and column in key.axes & value.axes:
+            row = rows[-1] if rows else None
+            named = (row, column, depth, widths[0])
+            found = Attention(dot, query, key, value, score, *named, zeros)
             even = all(walk_of(node, along) is not None for node, along in found.walked)
             return found if even else None
     return None
@@ -139,7 +141,7 @@ def reach(a: Attention) -> tuple[int | None, int | None]:
     """Scores are -inf but for columns from row + low to row + high, where that can be seen."""
     low: int | None = None
     high: int | None = None
-    for kind, offset in _limits(a.score, a.row, a.column):
+    for kind, offset in _limits(a.score, a.row, a.column) if a.row is not None else ():
         if kind == "low":
             low = offset if low is None else max(low, offset)
         else:

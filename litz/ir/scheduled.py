@@ -44,7 +44,7 @@ class Blocking:
 class Streaming:
     """How attention runs: a task takes `vectors` vectors of query rows of one head, and columns
     pass by in blocks of `block`, `group` of them in registers at a time. Columns outside
-    row + `low` .. row + `high` are masked."""
+    row + `low` .. row + `high` are masked. With no vectors a task is one row, columns in lanes."""
 
     vectors: int
     block: int
@@ -59,6 +59,10 @@ class Streaming:
     lanes: int
 
     @property
+    def by_row(self) -> bool:
+        return self.vectors == 0
+
+    @property
     def tile(self) -> int:
         """Rows of a task."""
         return self.vectors * self.lanes
@@ -66,7 +70,7 @@ class Streaming:
     @property
     def tiles(self) -> int:
         """Tasks of one head; the last one begins where it still has all its rows."""
-        return -(-self.rows // self.tile)
+        return self.rows if self.by_row else -(-self.rows // self.tile)
 
 
 @dataclass(frozen=True)

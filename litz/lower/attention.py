@@ -116,8 +116,6 @@ def _check_heads(low: Lowering, q: View, k: View, v: View) -> None:
         uneven = [a.number % b.number != 0 for pair in pairs for a, b in pair]
     if any(uneven):
         raise refused(low, "heads of queries cannot share those of keys evenly")
-    if q.shape[-2].number == 1:
-        raise refused(low, "a single row has no lanes")
 
 
 def refused(low: Lowering, why: str) -> NotGenerated:

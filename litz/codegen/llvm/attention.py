@@ -15,14 +15,12 @@ are read where they lie, whatever their strides, and maxima and sums of rows nev
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from litz.codegen.llvm.attention_tile import TileEmitter
 from litz.codegen.llvm.builder import Value
 from litz.codegen.llvm.emit import POINTER
-from litz.codegen.llvm.math.exponential import exp_of
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
@@ -33,9 +31,6 @@ from litz.ir.expr import Expr
 from litz.ir.program import loads
 from litz.ir.scheduled import ScheduledKernel
 
-# Where an exponential is taken for zero: next to a row's largest weight, which is one, it is.
-NEGLIGIBLE = {"f32": -87.0, "f64": -708.0}
-
 
 class AttentionEmitter(TileEmitter):
     """Writes one kernel that is attention."""
@@ -44,9 +39,10 @@ class AttentionEmitter(TileEmitter):
         super().__init__(scheduled, name)
         a, written = self.a, self.values.memory.written
         others = [n for n in loads(a.score) if n not in (a.query, a.key)]
-        across = [n for n in others if crosses(n, a.row, a.column, written)]
+        across = [n for n in others if crosses(n, self.row, a.column, written)]
         self.squares = [
-            [Tile(self.values, n, a.row, a.column) for n in across] for _ in range(self.by.vectors)
+            [Tile(self.values, n, self.row, a.column) for n in across]
+            for _ in range(self.by.vectors)
         ]
 
     def emit(self) -> str:
@@ -207,10 +203,10 @@ class AttentionEmitter(TileEmitter):
         """Lines that go on where they are, with the rows of a vector in lanes."""
         by, around = self.by, self.scopes.stack[-1]
         self.scopes.stack.append(Scope(around.lines, around.block))
-        self.values.axis_level[self.a.row] = self.values.row_level = self.scopes.depth
+        self.values.axis_level[self.row] = self.values.row_level = self.scopes.depth
         rows = by.rows - v * by.lanes
         tail = rows if by.rows < by.tile and rows < by.lanes else None
-        self.values.set_vector(self.a.row, self.b.add(first, v * by.lanes), tail)
+        self.values.set_vector(self.row, self.b.add(first, v * by.lanes), tail)
         yield
         self.values.set_vector(None, None, None)
         self.scopes.stack.pop()
@@ -223,18 +219,6 @@ class AttentionEmitter(TileEmitter):
         self._put(self.fade, v, fade)
         self._put(self.top, v, top)
         self._put(self.total, v, b.mul(self._get(self.total, v), fade))
-
-    def _finite(self, top: Value) -> Value:
-        """Rows that have seen nothing but -inf subtract zero: their weights are 0, not NaN."""
-        nothing = self.b.compare("oeq", top, -math.inf)
-        return self.b.select(nothing, self.b.constant(0.0, self.vector), top)
-
-    def _exp(self, x: Value) -> Value:
-        """The exponential of what is not above zero."""
-        b, low = self.b, NEGLIGIBLE[self.dtype.name]
-        with b.typed(self.dtype.name):
-            result = exp_of(b, b.at_least(x, low))
-        return b.select(b.compare("olt", x, low), b.constant(0.0, self.vector), result)
 
     def _exponentials(self, count: Value) -> None:
         """weights = exp(weights - top), and what they add up to."""

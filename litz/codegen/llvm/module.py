@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from litz.codegen.llvm import math
 from litz.codegen.llvm.attention import AttentionEmitter
+from litz.codegen.llvm.attention_row import RowEmitter
 from litz.codegen.llvm.driver import driver_text, preparation, segments, table_layout
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
@@ -53,7 +54,9 @@ def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
     """Who writes a kernel."""
     if scheduled.choice.product is not None:
         return ProductEmitter
-    return KernelEmitter if scheduled.choice.attention is None else AttentionEmitter
+    if scheduled.choice.attention is not None:
+        return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
+    return KernelEmitter
 
 
 def structure(scheduled: ScheduledKernel) -> object:
