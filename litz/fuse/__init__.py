@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from litz.config import Config
 from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
-from litz.fuse.kernels import make_kernel
+from litz.fuse.kernels import attention_kernel, make_kernel
 from litz.fuse.online import stream_softmax
 from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
+from litz.ir.attention import loop_attention
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -66,6 +67,9 @@ def _kernels(
             body.append(group.extern)
             continue
         name = _name(group, len(body))
+        if loop_attention(group.loops[0]) is not None:
+            body.append(attention_kernel(group.loops, simplifier, name))
+            continue
         kernel = make_kernel(group.members, needed[group.position], simplifier, name)
         if kernel.phases:
             made = split_reduction(kernel) if config.split_reductions else [kernel]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litz.ir.attention import kernel_attention
 from litz.ir.dtypes import BOOL
 from litz.ir.expr import (
     Expr,
@@ -52,7 +51,7 @@ def few_rows(rows: int, points: int) -> bool:
 
 def split_reduction(kernel: Kernel) -> list[Kernel]:
     """The kernel in two, if that gives threads something to share."""
-    if len(kernel.phases) != 1 or kernel.scratch or kernel_attention(kernel) is not None:
+    if len(kernel.phases) != 1 or kernel.scratch:
         return [kernel]
     (phase,) = kernel.phases
     if not _can_split(phase):

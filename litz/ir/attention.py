@@ -63,6 +63,16 @@ def weighed_mean(score: Expr, value: Expr, column: Expr, zeros: bool = False) ->
     return apply("where", nothing, const(0.0, mean.dtype), mean)
 
 
+def log_sum(score: Expr, column: Expr) -> Expr:
+    """The logarithm of what the exponentials of a row's scores add up to; zero if all are -inf, as
+    ATen has it. Its backward pass makes the weights of it."""
+    top = reduce("max", (column,), score)
+    total = reduce("sum", (column,), apply("exp", apply("sub", score, top)))
+    nothing = apply("eq", top, const(-math.inf, top.dtype))
+    found = apply("add", top, apply("log", total))
+    return apply("where", nothing, const(0.0, found.dtype), found)
+
+
 def attention_in(value: Expr, axes: Axes) -> Attention | None:
     """The attention that a value is, over these parallel axes."""
     whole = value.args[0] if value.op in ("cast", "narrow") else value
@@ -128,10 +138,19 @@ def loop_attention(loop: Loop) -> Attention | None:
     return attention_in(store.value, loop.axes) if len(loop.reduced) == 2 else None
 
 
+def is_log_sum(loop: Loop, of: Attention) -> bool:
+    """Whether a loop stores the logarithms of the sums of an attention."""
+    return loop.stores[0].value is log_sum(of.score, of.column)
+
+
 def kernel_attention(kernel: Kernel) -> Attention | None:
-    """The attention that a kernel is."""
-    stores = kernel.stores
-    return attention_in(stores[0].value, kernel.outer) if len(stores) == 1 else None
+    """The attention that a kernel is, with or without the logarithms of its sums beside it."""
+    mean, *sums = kernel.stores
+    found = attention_in(mean.value, kernel.outer)
+    if found is None or len(sums) > 1:
+        return None
+    expected = log_sum(found.score, found.column)
+    return found if all(s.value is expected and s.mode == "put" for s in sums) else None
 
 
 # -- what a mask leaves out ------------------------------------------------------------------

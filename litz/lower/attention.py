@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.attention import attention_in, weighed_mean
+from litz.ir.attention import attention_in, log_sum, weighed_mean
 from litz.ir.dtypes import BF16, F16, F32, F64
 from litz.ir.expr import Expr, apply, axis, const, integer, reduce
 from litz.ir.index import ZERO, floordiv
@@ -36,8 +36,6 @@ def _scaled_dot_product(
 ) -> Any:  # fmt: skip
     if dropout_p:
         raise refused(low, "it drops weights at random")
-    if low.used - {0}:
-        raise refused(low, "its backward pass needs ATen's sums")
     factor = 1 / math.sqrt(q.shape[-1].number) if scale is None else scale
 
     def score(dot: Expr, row: tuple[Expr, ...], column: Expr) -> Expr:
@@ -50,15 +48,17 @@ def _scaled_dot_product(
             result = apply("where", apply("le", column, row[-1]), result, lowest)
         return result
 
-    return emit_attention(low, like[0], (q, k, v), score, zeros=True), None
+    sums = like[1] if 1 in low.used else None
+    return emit_attention(low, like[0], (q, k, v), score, zeros=True, sums=sums)
 
 
 def emit_attention(
     low: Lowering, like: torch.Tensor, operands: tuple[View, View, View], score: Score,
-    zeros: bool = False,
-) -> View:  # fmt: skip
-    """Append the loop; queries are (batch ..., head, row, depth), keys and values may have fewer
-    heads, each for as many heads of queries in a row."""
+    zeros: bool = False, sums: torch.Tensor | None = None,
+) -> tuple[View, View | None]:  # fmt: skip
+    """Append the loop, and one for the logarithms of its sums if they are asked for; queries are
+    (batch ..., head, row, depth), keys and values may have fewer heads, each for as many heads of
+    queries in a row."""
     q, k, v = operands
     _check_heads(low, q, k, v)
     target = low.buffer(like)
@@ -71,7 +71,11 @@ def emit_attention(
     value = widen(v.at((*places[1], column, width)), q.dtype)
     found = score(dot, (*front, row), column)
     store_mean(low, target, weighed_mean(found, value, column, zeros), (depth, column))
-    return low.whole(target)
+    if sums is None:
+        return low.whole(target), None
+    beside = low.buffer(sums)
+    low.emit(beside, positions(beside.shape), log_sum(found, column), (depth, column))
+    return low.whole(target), low.whole(beside)
 
 
 def dot_product(query: Expr, key: Expr, depth: Expr) -> Expr:

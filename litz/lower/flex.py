@@ -44,7 +44,7 @@ def _flex_attention(
         kept = _called(low, mask_mod, at, mask_operands)
         return apply("where", kept, changed, const(-math.inf, dot.dtype))
 
-    return emit_attention(low, like[0], (q, k, v), score, zeros=True), None, None
+    return *emit_attention(low, like[0], (q, k, v), score, zeros=True), None
 
 
 def _called(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.config import Config
+from litz.errors import VerifyError
+from litz.ir.expr import walk
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel
 from litz.schedule.attention import schedule_attention
@@ -32,6 +34,7 @@ def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
     if attention is not None:
         choice = replace(attention, asserts=config.debug_index_asserts)
         return ScheduledKernel(flat, arguments, choice, _tiles(choice))
+    _check_reductions(flat)
     whole = split_axes(flat)
     if config.pick_loop_orders:
         whole = order_axes(whole)
@@ -39,6 +42,14 @@ def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel:
     ordered, choice = vectorize(named, target, config)
     choice = replace(choice, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
+
+
+def _check_reductions(kernel: Kernel) -> None:
+    """A reduction inside another has a schedule only as part of attention."""
+    for phase in kernel.phases:
+        for node in walk(*(s.value for s in phase.stores)):
+            if node.op == "reduce" and set(node.attr[1]) != set(phase.inner):
+                raise VerifyError(f"{kernel.name} reduces along some axes inside others: {node}")
 
 
 def _blocks(choice: Choice) -> tuple[str, ...]:

@@ -252,15 +252,38 @@ def test_explained() -> None:
     assert "attention is left to ATen: max_autotune_gemm_backends names ATEN alone" in notes
 
 
+@pytest.mark.parametrize("rows", [1, 33, 100])
+def test_log_sums(rows: int) -> None:
+    """What a backward pass asks for comes from the same kernel."""
+    q, k, v = _heads(2, 3, 100, 16)
+    mask = torch.randn(rows, 100)
+    mask[0] = -math.inf
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+    def function(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Any:
+        return op(q, k, v, attn_mask=mask)
+
+    inputs = (q[:, :, :rows], k, v, mask)
+    run = compiled(function)
+    for found, expected in zip(run(*inputs), function(*inputs), strict=True):
+        assert torch.allclose(found, expected, atol=2e-6)
+    assert _streams(run) and len(run.reports[0].kernels) == 1
+    made = stages(function, *inputs)
+    for results in (made.lowered(), made.fused()):
+        assert np.allclose(results[1], function(*inputs)[1].numpy(), atol=2e-6)
+
+
 def test_training() -> None:
-    """Gradients are eager's: its sums are what the backward pass reads."""
+    """Gradients are eager's, from the sums that the kernel stores."""
     inputs = [x.detach().requires_grad_() for x in _heads(1, 2, 33, 16)]
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, k, v, is_causal=True)
+
     torch._dynamo.reset()
-    run = torch.compile(
-        lambda q, k, v: sdpa(q, k, v, is_causal=True), backend="litz", options={"on_error": "raise"}
-    )
+    run = torch.compile(function, backend="litz", options={"on_error": "raise"})
     mine = torch.autograd.grad(run(*inputs).square().sum(), inputs)
-    theirs = torch.autograd.grad(sdpa(*inputs, is_causal=True).square().sum(), inputs)
+    theirs = torch.autograd.grad(function(*inputs).square().sum(), inputs)
     for found, expected in zip(mine, theirs, strict=True):
         assert torch.allclose(found, expected, atol=1e-5)
 

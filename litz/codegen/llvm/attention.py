@@ -92,6 +92,7 @@ class AttentionEmitter(TileEmitter):
         self._mix(block, count)
         self.scopes.close()
         self._write_means(first)
+        self._write_sums(first)
 
     def _columns(self, first: Value) -> tuple[Value, Value]:
         """The columns that some row of a tile sees, from the beginning of a block on; if the mask

@@ -184,6 +184,10 @@ class RowEmitter(StreamEmitter):
         base, (along,) = self._walked(self.store.index[0], self.a.width)
         top = b.emit(f"load {self.number}, {self.top}", self.number)
         total = b.emit(f"load {self.number}, {self.total}", self.number)
+        for store in self.sums:
+            value = self.values.spread(self._log_sum(top, total))
+            place = self.values.value(store.index[0])
+            self.values.memory.put(store.buffer, place, 1, value, 1)
         share = self.values.spread(self._share(top, total))
         for e, wide in self._parts(by.width):
             mean = b.mul(self._get(self.mixed, e // by.lanes), share)

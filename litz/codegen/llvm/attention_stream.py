@@ -32,7 +32,7 @@ class StreamEmitter(KernelEmitter):
         self.by: Streaming = by
         self.dtype = found.dot.dtype
         self.vector = computed_type(self.dtype, by.lanes)
-        (self.store,) = self.kernel.stores
+        self.store, *self.sums = self.kernel.stores
         apart = (found.width,) if by.by_row else (found.width, found.row)
         self.heads = tuple(x for x in self.kernel.outer if x not in apart)
 
@@ -111,3 +111,10 @@ class StreamEmitter(KernelEmitter):
             nothing = b.compare("oeq", top, -math.inf)
             total = b.select(nothing, b.constant(1.0, total.type), total)
         return b.div(b.constant(1.0, total.type), total)
+
+    def _log_sum(self, top: Value, total: Value) -> Value:
+        """The logarithm of what a row's exponentials add up to."""
+        b = self.b
+        found = b.add(top, self.values.call("log", self.dtype, [total]))
+        nothing = b.compare("oeq", top, -math.inf)
+        return b.select(nothing, b.constant(0.0, found.type), found)

@@ -107,3 +107,13 @@ class TileEmitter(StreamEmitter):
                     value = convert(b, line, self.dtype, self.store.buffer.dtype)
                     row = b.add(start, r * step)
                     self.values.memory.put(self.store.buffer, row, along, value, wide)
+
+    def _write_sums(self, first: Value) -> None:
+        """What a backward pass makes the weights of."""
+        b, by = self.b, self.by
+        for store in self.sums:
+            base, (step,) = self._walked(store.index[0], self.row)
+            for v, tail in self._vectors():
+                value = self._log_sum(self._get(self.top, v), self._get(self.total, v))
+                place = b.add(base, b.mul(b.add(first, b.mul(v, by.lanes)), step))
+                self.values.memory.put(store.buffer, place, step, value, tail or by.lanes)
