@@ -113,7 +113,7 @@ def _softmax(weights: Any) -> tuple[Node, set[Node], bool] | None:
     found, inside, zeros = weights, set(), False
     if _calls(found, aten.where.self):
         empty, filled, found = found.args
-        inside |= {weights, filled, empty}
+        inside |= {weights, empty}
         zeros = True
     if not _calls(found, aten.div.Tensor) or not _calls(found.args[1], aten.sum.dim_IntList):
         return None
@@ -145,9 +145,13 @@ def _along_last(node: Node) -> bool:
 
 def _empty_rows(empty: Any, filled: Any, divided: Node, scores: Node) -> set[Node] | None:
     """not any(not scores == -inf), and zeros: how torch's safe softmax finds such rows."""
-    zero = _calls(filled, aten.full_like.default) and filled.args == (divided, 0)
-    zero = zero or (_calls(filled, aten.full.default) and filled.args[1] == 0)
-    if not zero or not _calls(empty, aten.logical_not.default):
+    if not _calls(empty, aten.logical_not.default):
+        return None
+    # Zeros made without looking at anything may well be those of other layers too.
+    own = {filled} if _calls(filled, aten.full_like.default) else set()
+    if not own and not _calls(filled, aten.full.default):
+        return None
+    if filled.args[1] != 0 or (own and filled.args[0] is not divided):
         return None
     (some,) = empty.args
     if not _calls(some, aten.any.dim) or some.args[1:] not in (
@@ -161,7 +165,7 @@ def _empty_rows(empty: Any, filled: Any, divided: Node, scores: Node) -> set[Nod
     compared = seen.args[0]
     if compared.args != (scores, -math.inf):
         return None
-    return {empty, filled, some, seen, compared}
+    return {empty, some, seen, compared, *own}
 
 
 def _path(scores: Node) -> tuple[Node, set[Node]] | None:
