@@ -61,6 +61,7 @@ def emit_attention(
     queries in a row."""
     q, k, v = operands
     _check_heads(low, q, k, v)
+    check_sums(low, q.shape[-1].number, k.shape[-2].number)
     target = low.buffer(like)
     *front, row, width = positions(target.shape)
     depth, column = axis("r0", q.shape[-1]), axis("r1", k.shape[-2])
@@ -76,6 +77,12 @@ def emit_attention(
     beside = low.buffer(sums)
     low.emit(beside, positions(beside.shape), log_sum(found, column), (depth, column))
     return low.whole(target), low.whole(beside)
+
+
+def check_sums(low: Lowering, depth: int, columns: int) -> None:
+    """An axis of one element is no axis."""
+    if min(depth, columns) < 2:
+        raise refused(low, "its sums are over one element")
 
 
 def dot_product(query: Expr, key: Expr, depth: Expr) -> Expr:

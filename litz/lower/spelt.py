@@ -21,7 +21,7 @@ from litz.ir.expr import Expr, apply, axis, const
 from litz.ir.graph import origin_of
 from litz.ir.program import Buffer
 from litz.lower.aside import value_aside
-from litz.lower.attention import dot_product, refused, store_mean
+from litz.lower.attention import check_sums, dot_product, refused, store_mean
 from litz.lower.registry import RULES, NotGenerated
 from litz.lower.values import Lowering, View, element, positions
 
@@ -224,6 +224,7 @@ def _streamed(low: Lowering, spelt: Spelt, outside: dict[Node, Any]) -> View:
             known[node] = low.lower_node(low, node, known)
     target = low.buffer(spelt.last.meta["val"])
     v = _operand(low, spelt.mix.args[1], known)
+    check_sums(low, known[spelt.dot.args[-2]].shape[-1].number, v.shape[-2].number)
     column = axis("r1", v.shape[-2])
     result = value_aside(known[spelt.last], positions(target.shape), steps, {})
     *front, row, width = _index(low, result, made[spelt.mix])

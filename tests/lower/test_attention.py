@@ -249,6 +249,14 @@ def test_causal_columns_are_skipped() -> None:
     assert scheduled.choice.attention is not None and scheduled.choice.attention.high is None
 
 
+@pytest.mark.parametrize("spelling", [sdpa, lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v])
+def test_one_column(spelling: Callable[..., Tensor]) -> None:
+    q, k, v = _heads(2, 3, 20, 16)
+    run, inputs = compiled(spelling), (q, k[:, :, :1], v[:, :, :1])
+    assert torch.allclose(run(*inputs), spelling(*inputs))
+    assert "its sums are over one element" in str(run.reports[0])
+
+
 def test_explained() -> None:
     q, k, v = _heads(1, 2, 32, 16)
     assert "attention runs as one streaming kernel" in str(litz.explain(sdpa, q, k, v))

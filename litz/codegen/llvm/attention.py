@@ -78,7 +78,7 @@ class AttentionEmitter(TileEmitter):
     def _task(self, task: Value) -> None:
         b, by = self.b, self.by
         self._bind_heads(b.emit(f"udiv {task}, {by.tiles}", I64))
-        first = b.mul(b.emit(f"urem {task}, {by.tiles}", I64), by.tile)
+        first = b.mul(self._turn(b.emit(f"urem {task}, {by.tiles}", I64)), by.tile)
         if by.rows > by.tile:  # the last tile takes some rows again rather than leave lanes empty
             first = b.intrinsic("smin", first, by.rows - by.tile)
         self._read_queries(first)
@@ -93,6 +93,16 @@ class AttentionEmitter(TileEmitter):
         self.scopes.close()
         self._write_means(first)
         self._write_sums(first)
+
+    def _turn(self, number: Value) -> Value:
+        """Which tile of a head comes when. Behind a causal mask the last ones have the most to do:
+        taken from both ends in turns, any half of them has half of it."""
+        b, by = self.b, self.by
+        if by.high is None:
+            return number
+        near = b.lshr(number, 1)
+        far = b.sub(self._number(by.tiles - 1), near)
+        return b.select(b.compare("eq", b.bit_and(number, 1), 0), near, far)
 
     def _columns(self, first: Value) -> tuple[Value, Value]:
         """The columns that some row of a tile sees, from the beginning of a block on; if the mask
