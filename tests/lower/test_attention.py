@@ -144,6 +144,19 @@ def test_not_finite(where: str, value: float) -> None:
     _agrees(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, *inputs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("low", [-80.0, -88.0, -100.0, -700.0, -720.0, -1e4, -1e38, -math.inf])
+def test_weights_that_vanish(low: float, dtype: torch.dtype) -> None:
+    """A value of 1e30 shows whether its weight is zero, or as small as it is in eager."""
+    scores = torch.zeros(1, 1, 20, 20, dtype=dtype)
+    scores[..., 7] = low
+    q, k, v = (torch.zeros(1, 1, 20, 4, dtype=dtype) for _ in range(3))
+    v[0, 0, 7], v[0, 0, 3] = 1e30, 1.0
+    run = compiled(lambda q, k, v, m: torch.softmax(q @ k.mT + m, -1) @ v)
+    found, expected = run(q, k, v, scores), torch.softmax(scores, -1) @ v
+    assert torch.allclose(found, expected, rtol=1e-5), (found[0, 0, 0], expected[0, 0, 0])
+
+
 def test_large_scores() -> None:
     """Tops move from block to block; what underflows is zero."""
     q, k, v = _heads(1, 2, 200, 16)

@@ -17,8 +17,9 @@ from litz.ir.attention import Attention, kernel_attention, steps_along
 from litz.ir.expr import Expr
 from litz.ir.scheduled import ScheduledKernel, Streaming
 
-# Where an exponential is taken for zero: next to a row's largest weight, which is one, it is.
-NEGLIGIBLE = {"f32": -87.0, "f64": -708.0}
+# From here on, exponentials are zero: 2^n of the least n is written with an exponent of no bits.
+# Next to a row's largest weight, which is one, they are nothing.
+LEAST = {"f32": -127 * math.log(2), "f64": -1023 * math.log(2)}
 
 
 class StreamEmitter(KernelEmitter):
@@ -98,10 +99,8 @@ class StreamEmitter(KernelEmitter):
 
     def _exp(self, x: Value) -> Value:
         """The exponential of what is not above zero."""
-        b, low = self.b, NEGLIGIBLE[self.dtype.name]
-        with b.typed(self.dtype.name):
-            result = exp_of(b, b.at_least(x, low))
-        return b.select(b.compare("olt", x, low), b.constant(0.0, x.type), result)
+        with self.b.typed(self.dtype.name):
+            return exp_of(self.b, self.b.at_least(x, LEAST[self.dtype.name]))
 
     def _share(self, top: Value, total: Value) -> Value:
         """What a weight is multiplied by. A row that has none divides by one if it shall give
