@@ -3,7 +3,7 @@
 In: a flat `Kernel` that is attention. Out: a `Choice` with a `Streaming`, or None. Rows that would
 leave most lanes empty, as the one of a decoding step does, are taken one at a time with columns in
 lanes. Example: 12 heads of 512 rows and as many columns on 16 lanes: tiles of 4 vectors, 96 tasks,
-blocks of 66 columns.
+blocks of 64 columns.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from litz.target import Target
 COLUMNS = 64
 # Columns of a block if there is but one row: of its weights there are few.
 COLUMNS_OF_ROW = 256
-# Vectors of rows by registers: six columns of four vectors, as in a matrix product, or near it.
-MOST_VECTORS = {32: 6, 16: 3}
+# Sums in registers at a time: enough for the pipes, in groups that divide most sizes evenly.
+SUMS = {32: 16, 16: 8}
+MOST_GROUPED = 8
+# Rows up to which a causal tile is one vector: the smaller it is, the less is computed of what the
+# mask hides. Longer sequences would read keys and values too often for it.
+CAUSAL_ROWS = 1024
+# Part of a tile's lanes that may stay empty for the sake of a larger tile.
+SPARE = 0.05
 # Floating-point operations worth waking a thread for.
 WORTH_A_THREAD = 500_000
 
@@ -52,11 +58,13 @@ def _tiles(
     columns, depth, width = _sizes(found)
     heads = extent_of(a for a in kernel.outer if a is not found.row and a is not found.width)
     low, high = reach(found)
-    most = MOST_VECTORS[target.registers]
-    # The fewer rows a tile has, the less it computes of what a causal mask hides.
-    best = most // 3 if high is not None else most - most // 3
-    vectors = tile_vectors(-(-rows // lanes), best, most)
-    group = min((target.registers - vectors - 2) // vectors, columns)
+    sums = SUMS[target.registers]
+    most = sums // (MOST_GROUPED // 2)
+    if high is not None:
+        most = 1 if rows <= CAUSAL_ROWS else 2
+    vectors = tile_vectors(-(-rows // lanes), most)
+    wide = MOST_GROUPED if vectors * MOST_GROUPED <= sums else MOST_GROUPED // 2
+    group = min(wide, columns)
     block = _block(columns, group)
     return Streaming(
         vectors, block, group, heads, rows, columns, depth, width, low, high, lanes
@@ -79,12 +87,11 @@ def _block(columns: int, group: int) -> int:
     return min(block, columns)
 
 
-def tile_vectors(needed: int, best: int, most: int) -> int:
-    """Vectors of rows in a tile: as few lanes unused as can be, then as near to `best`."""
-    if needed <= best:
-        return needed
+def tile_vectors(needed: int, most: int) -> int:
+    """Vectors of rows in a tile: the most that leave few lanes unused."""
 
-    def cost(vectors: int) -> tuple[int, int]:
-        return -(-needed // vectors) * vectors, abs(vectors - best)
+    def unused(vectors: int) -> float:
+        return -(-needed // vectors) * vectors / needed - 1
 
-    return min(range(max(best - 1, 1), most + 1), key=cost)
+    sizes = range(1, min(needed, most) + 1)
+    return max((v for v in sizes if unused(v) <= SPARE), default=1)
