@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from litz.config import Config
 from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
-from litz.fuse.kernels import make_kernel
+from litz.fuse.kernels import attention_kernel, make_kernel
 from litz.fuse.online import stream_softmax
 from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
 from litz.fuse.spread import spread_shared
+from litz.ir.attention import loop_attention
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -44,7 +45,7 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     simplifier = Simplifier(config.emulate_precision_casts)
     loops, cut = split_pieces(inlined.body, simplifier)
     loops, spread = spread_shared(loops, target)
-    decisions = [*inlined.decisions, *cut, *spread]
+    decisions = [*program.decisions, *inlined.decisions, *cut, *spread]
     if config.online_softmax:
         loops, streamed = stream_softmax(loops, _shown(program), target, config)
         decisions += streamed
@@ -68,6 +69,9 @@ def _kernels(
             body.append(group.extern)
             continue
         name = _name(group, len(body))
+        if loop_attention(group.loops[0]) is not None:
+            body.append(attention_kernel(group.loops, simplifier, name))
+            continue
         kernel = make_kernel(group.members, needed[group.position], simplifier, name)
         if kernel.phases:
             made = split_reduction(kernel) if config.split_reductions else [kernel]

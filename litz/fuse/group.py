@@ -24,6 +24,7 @@ from litz.fuse.rows import (
     overlap,
 )
 from litz.fuse.split import few_rows
+from litz.ir.attention import is_log_sum, loop_attention
 from litz.ir.expr import extent_of
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
@@ -157,6 +158,11 @@ class _Grouper:
     def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
         if self._is_static(loop) != group.writes.issubset(self.static):
             return Misfit("one of them is made of parameters alone, once and not at each call")
+        if any(map(loop_attention, (*group.loops, loop))):
+            attended = loop_attention(group.loops[0])
+            if attended is None or not is_log_sum(loop, attended):
+                return Misfit("attention is a kernel of its own")
+            return [*group.members, anchored(loop)]
         limit = self._limits(group, loop)
         if limit is not None:
             return limit

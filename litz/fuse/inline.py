@@ -16,7 +16,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from litz.config import Config
-from litz.ir.expr import Expr, rebuild, transform, walk
+from litz.ir.attention import Axes, loop_attention, walk_of
+from litz.ir.expr import Expr, walk
 from litz.ir.ops import OPS
 from litz.ir.product import loop_product
 from litz.ir.program import (
@@ -32,7 +33,7 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.ir.stored import value_at
+from litz.ir.stored import value_at, with_producers
 from litz.target import Target
 
 # Computing an op of this cost again is dearer than storing and loading its result.
@@ -90,6 +91,12 @@ class _Inliner:
             position for position, step in enumerate(program.body)
             if isinstance(step, Loop) and loop_product(step) is not None
         }  # fmt: skip
+        # What attention reads as query, key or value, and along which axes it walks there.
+        self.attended: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
+        for step in program.body:
+            found = loop_attention(step) if isinstance(step, Loop) else None
+            for node, along in found.walked if found is not None else ():
+                self.attended[node.buffer].append((node, along))
         for position, step in enumerate(program.body):
             for buffer in read(step):
                 self.readers[buffer].append(position)
@@ -173,7 +180,21 @@ class _Inliner:
             return "nothing reads it"
         if any(root in self.products for root, _ in value.sites):
             return "a matrix product reads its operands from memory"
+        if not self._may_be_attended(store):
+            return "attention reads its operands from memory"
         return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
+
+    def _may_be_attended(self, store: Store) -> bool:
+        """Of a copy, attention reads the source, if that lies at even strides as well."""
+        sources = []
+        for node, along in self.attended.get(store.buffer, ()):
+            source = value_at(store, node)
+            if source.op != "load" or source.guard is not None or walk_of(source, along) is None:
+                return False
+            sources.append((source, along))
+        for source, along in sources:
+            self.attended[source.buffer].append((source, along))
+        return True
 
     def _cost_refusal(self, step: Loop, value: _Value) -> str | None:
         config = self.config
@@ -257,24 +278,6 @@ class _Inliner:
             else:
                 result.append(Loop(step.axes, step.reduced, (final,), ordered))
         return result
-
-
-def with_producers(
-    root: Expr,
-    finals: dict[Buffer, tuple[Store, tuple[Origin, ...]]],
-    memo: dict[Expr, Expr],
-) -> Expr:
-    """An expression in which loads of `finals` are the values stored there."""
-
-    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        node = rebuild(node, args)
-        if node.op == "load" and node.buffer in finals:
-            return value_at(finals[node.buffer][0], node)
-        return node
-
-    if root in memo:
-        return memo[root]
-    return transform(root, change, memo)
 
 
 def _repeats(node: Expr, consumer: Loop) -> int:

@@ -24,7 +24,7 @@ from litz.ir.expr import (
     transform,
 )
 from litz.ir.index import row_major, simplify, simplify_indices
-from litz.ir.program import Buffer, Kernel, Origin, Phase, Store, loads
+from litz.ir.program import Buffer, Kernel, Loop, Origin, Phase, Store, loads
 from litz.rewrite import Simplifier
 
 
@@ -53,6 +53,16 @@ def make_kernel(
     for member in members:
         origins.update(dict.fromkeys(member.loop.origins))
     return Kernel(name, outer, tuple(phases), scratch, tuple(origins))
+
+
+def attention_kernel(loops: list[Loop], simplifier: Simplifier, name: str) -> Kernel:
+    """Attention and, beside it, the logarithms of its sums: these have no width, so that all places
+    of a row's width store the same number."""
+    first, *others = loops
+    stores = (first.stores[0], *(replace(o.stores[0], mode="put") for o in others))
+    phase = Phase(first.reduced, True, stores)
+    origins = dict.fromkeys(o for loop in loops for o in loop.origins)
+    return Kernel(name, first.axes, tuple(_simplified([phase], simplifier)), (), tuple(origins))
 
 
 def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:

@@ -22,11 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from litz.config import Config
-from litz.fuse.inline import with_producers
 from litz.fuse.split import Cut, cut_axes, few_rows, parts_of, piece_of, put
 from litz.ir.expr import Expr, apply, const, extent_of, load, reduce, substitute, walk
 from litz.ir.program import Buffer, Decision, Extern, Loop, Store, loads, read, written
-from litz.ir.stored import value_at
+from litz.ir.stored import value_at, with_producers
 from litz.target import Target
 
 # Elements of a block: a quarter of the smallest first cache there is, and many vectors.

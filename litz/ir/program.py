@@ -164,6 +164,16 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """What a stage did or refused, and why: kept as a value, read by explain, logs and reports."""
+
+    action: str  # "fused", "inlined", "rewritten" or "refused"
+    producer: str
+    consumer: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class LoopProgram:
     """What `lower` makes: loops and calls in order, functional but for stores into inputs."""
 
@@ -173,6 +183,7 @@ class LoopProgram:
     outputs: tuple[Output, ...]
     # Inputs that seldom change from call to call: parameters and buffers of a module.
     static: frozenset[Buffer] = frozenset()
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -229,16 +240,6 @@ class Kernel:
     @cached_property
     def writes(self) -> list[Buffer]:
         return _writes_of(self.stores, self.scratch)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What fusion did or refused, and why: kept as a value, read by explain, logs and reports."""
-
-    action: str  # "fused", "inlined", "rewritten" or "refused"
-    producer: str
-    consumer: str
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,39 @@ class Blocking:
 
 
 @dataclass(frozen=True)
+class Streaming:
+    """How attention runs: a task takes `vectors` vectors of query rows of one head, and columns
+    pass by in blocks of `block`, `group` of them in registers at a time. Columns outside
+    row + `low` .. row + `high` are masked. With no vectors a task is one row, columns in lanes."""
+
+    vectors: int
+    block: int
+    group: int
+    heads: int
+    rows: int
+    columns: int
+    depth: int
+    width: int
+    low: int | None
+    high: int | None
+    lanes: int
+
+    @property
+    def by_row(self) -> bool:
+        return self.vectors == 0
+
+    @property
+    def tile(self) -> int:
+        """Rows of a task."""
+        return self.vectors * self.lanes
+
+    @property
+    def tiles(self) -> int:
+        """Tasks of one head; the last one begins where it still has all its rows."""
+        return self.rows if self.by_row else -(-self.rows // self.tile)
+
+
+@dataclass(frozen=True)
 class Choice:
     """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
     phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
@@ -59,6 +92,7 @@ class Choice:
     across: Expr | None = None
     rows: int = 0  # that pass by together in a column reduction with its sums in memory
     product: Blocking | None = None  # the kernel is a matrix product and what follows it
+    attention: Streaming | None = None
     asserts: bool = False  # hold every access against the bounds of its buffer
 
     def step(self, variable: Expr) -> int:
@@ -117,6 +151,9 @@ class ScheduledKernel(Generic[C]):
         blocking = self.choice.product
         if blocking is not None:
             return blocking.batches * blocking.chunks * blocking.panels
+        streaming = self.choice.attention
+        if streaming is not None:
+            return streaming.heads * streaming.tiles
         total = 1
         for a in self.kernel.outer:
             n = a.extent.number

@@ -8,7 +8,25 @@ from __future__ import annotations
 
 from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform
 from litz.ir.index import ZERO, simplify_indices, surely_inside
-from litz.ir.program import Store
+from litz.ir.program import Buffer, Origin, Store
+
+
+def with_producers(
+    root: Expr,
+    finals: dict[Buffer, tuple[Store, tuple[Origin, ...]]],
+    memo: dict[Expr, Expr],
+) -> Expr:
+    """An expression in which loads of `finals` are the values stored there."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        node = rebuild(node, args)
+        if node.op == "load" and node.buffer in finals:
+            return value_at(finals[node.buffer][0], node)
+        return node
+
+    if root in memo:
+        return memo[root]
+    return transform(root, change, memo)
 
 
 def value_at(store: Store, node: Expr) -> Expr:

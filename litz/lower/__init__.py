@@ -20,7 +20,9 @@ from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg, exprs_of
 from litz.lower import (
+    attention,
     create,
+    flex,
     gather,
     join,
     pad,
@@ -38,12 +40,15 @@ from litz.lower import (
 )
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
+from litz.lower.spelt import find_spelt, lower_spelt
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.target import Target
 from litz.trace import stage
 
 FAMILIES = (
+    attention,
     create,
+    flex,
     gather,
     join,
     pad,
@@ -65,6 +70,9 @@ FAMILIES = (
 def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
     """Lower every node in order."""
     low = Lowering(config, target)
+    low.lower_node = _lower_call
+    spelt = find_spelt(graph.nodes)
+    inside = {n for found in spelt.values() for n in found.nodes}
     known: dict[torch.fx.Node, Any] = {}
     inputs: list[Buffer | Expr] = []
     constants: list[Buffer] = []
@@ -80,18 +88,36 @@ def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
             known[node] = _attribute(low, graph, str(node.target))
             if isinstance(known[node], View):
                 constants.append(known[node].buffer)
-        elif node.op == "call_function":
+        elif node in spelt:
+            lower_spelt(low, spelt[node], known)
+        elif node.op == "call_function" and node not in inside:
             known[node] = _lower_call(low, node, known)
         elif node.op == "output":
             outputs = tuple(_output(known, value) for value in node.args[0])  # type: ignore
     held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
-    body = tuple(step for step in low.body if _runs(step))
-    return LoopProgram(tuple(inputs), held, body, outputs, frozenset(low.static))
+    body = needed_steps([step for step in low.body if _runs(step)], inputs, outputs)
+    chosen = tuple(low.decisions)
+    return LoopProgram(tuple(inputs), held, body, outputs, frozenset(low.static), chosen)
 
 
 def _runs(step: Loop | Extern) -> bool:
     """A loop over an empty tensor has no point to run at."""
     return isinstance(step, Extern) or all(a.extent is not ZERO for a in step.axes)
+
+
+def needed_steps(
+    body: list[Loop | Extern], inputs: list[Buffer | Expr], outputs: tuple[Output, ...]
+) -> tuple[Loop | Extern, ...]:
+    """Without steps whose results no one reads: a rule may do without some of its operands."""
+    needed = {b for b in inputs if isinstance(b, Buffer)}
+    needed |= {o.value.buffer for o in outputs if isinstance(o.value, ViewArg)}
+    kept: list[Loop | Extern] = []
+    for step in reversed(body):
+        effects = isinstance(step, Extern) and (step.ordered or step.mutates or not step.writes)
+        if effects or needed.intersection(step.writes):
+            kept.append(step)
+            needed.update(step.reads)
+    return tuple(reversed(kept))
 
 
 def _input(low: Lowering, node: torch.fx.Node) -> View:
@@ -124,6 +150,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if node.target is torch.ops.aten.copy_.default:
         return _write_back(low, args[0], args[1])
     like = node.meta.get("val")
+    items = [u for u in node.users if u.target is operator.getitem]
+    low.used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
     lowering = RULES.get(node.target)
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):

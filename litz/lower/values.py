@@ -7,18 +7,20 @@ is `View(x, shape=(3, 2), index=(i1, i0), strides=(1, 3), offset=0)`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.fx
 
 from litz.config import Config
 from litz.errors import UnsupportedOp
 from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from litz.ir.expr import Expr, axis, cast, const, integer, load, narrow, substitute
 from litz.ir.index import ZERO, row_major, simplify
-from litz.ir.program import Buffer, Extern, Loop, Origin, Store
+from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
 from litz.lower.registry import NotGenerated
 from litz.target import Target
 
@@ -94,9 +96,25 @@ class Lowering:
         self._noted = 0  # steps whose writes are in there
         self._static: dict[Buffer, bool] = {}  # whether what loops write is made of parameters
         self.origin = Origin("", "")
+        self.lower_node: Callable[[Lowering, torch.fx.Node, dict[torch.fx.Node, Any]], Any]
+        self.used: frozenset[int] = frozenset()  # which results of the op at hand someone reads
+        self.decisions: list[Decision] = []
         # Offset of each base buffer inside its storage as the fake tensor saw it.
         self.base_offset: dict[Buffer, int] = {}
         self._count = 0
+
+    @contextmanager
+    def aside(self) -> Iterator[list[Loop | Extern]]:
+        """What is lowered meanwhile goes into a list of its own."""
+        body, self.body = self.body, []
+        try:
+            yield self.body
+        finally:
+            self.body = body
+
+    def decide(self, action: str, name: str, reason: str) -> None:
+        """Keep a choice and its reason for `explain`."""
+        self.decisions.append(Decision(action, name, name, reason))
 
     def unsupported(self, why: str) -> UnsupportedOp:
         return UnsupportedOp(self.origin.op, self.origin, why)

@@ -10,8 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from litz.config import Config
+from litz.errors import VerifyError
+from litz.ir.expr import walk
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
+from litz.schedule.attention import schedule_attention
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
@@ -49,6 +52,11 @@ def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKern
     if product is not None:
         choice = replace(product, asserts=config.debug_index_asserts)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
+    attention = schedule_attention(flat, target)
+    if attention is not None:
+        choice = replace(attention, asserts=config.debug_index_asserts)
+        return ScheduledKernel(flat, arguments, choice, _tiles(choice))
+    _check_reductions(flat)
     whole = split_axes(flat)
     if config.pick_loop_orders:
         whole = order_axes(whole)
@@ -58,6 +66,14 @@ def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKern
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
 
 
+def _check_reductions(kernel: Kernel) -> None:
+    """A reduction inside another has a schedule only as part of attention."""
+    for phase in kernel.phases:
+        for node in walk(*(s.value for s in phase.stores)):
+            if node.op == "reduce" and set(node.attr[1]) != set(phase.inner):
+                raise VerifyError(f"{kernel.name} reduces along some axes inside others: {node}")
+
+
 def _blocks(choice: Choice) -> tuple[str, ...]:
     blocking = choice.product
     assert blocking is not None
@@ -65,6 +81,14 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
     many = f"{blocking.batches} products" if blocking.batches > 1 else "product"
     return (f"{many} of {size}: {blocks}",)
+
+
+def _tiles(choice: Choice) -> tuple[str, ...]:
+    streaming = choice.attention
+    assert streaming is not None
+    size = f"{streaming.heads} heads of {streaming.rows} rows and {streaming.columns} columns"
+    tiles = f"tiles of {streaming.tile} rows, blocks of {streaming.block} columns"
+    return (f"attention of {size}: {tiles}",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

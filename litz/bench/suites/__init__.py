@@ -7,12 +7,13 @@ file with a `SUITE` and give it a row here. Example: `SUITES["cpu"].cases(True)[
 from __future__ import annotations
 
 from litz.bench.case import Case, Suite
-from litz.bench.suites import calls, compile, cpu, gemm, kernels, memory, scaling
+from litz.bench.suites import attention, calls, compile, cpu, gemm, kernels, memory, scaling
 
 SUITES: dict[str, Suite] = {
     "cpu": cpu.SUITE,
     "kernels": kernels.SUITE,
     "gemm": gemm.SUITE,
+    "attention": attention.SUITE,
     "calls": calls.SUITE,
     "compile": compile.SUITE,
     "scaling": scaling.SUITE,

@@ -171,6 +171,22 @@ class Memory:
             return self.v.b.emit(f"load {kind}, {address}, align {node.dtype.bytes}", kind)
         return self._masked(node, address, mask)
 
+    def strided(self, node: Expr, place: Value, step: int, mask: Value | None) -> Value:
+        """As many elements from a place on as there are lanes, `step` apart."""
+        places = self.v.b.add(self.v.spread(place), self.v.iota(step))
+        address = self._address(node.buffer, self._inside(node.buffer, places, mask))
+        return self._gathered(node, address, mask)
+
+    def put(self, buffer: Buffer, place: Value, step: int, value: Value, count: int) -> None:
+        """Write the first `count` lanes from a place on, `step` elements apart."""
+        lanes = self.v.lanes
+        self.v.set_vector(None, None, None if count == lanes else count)
+        places = place if step == 1 else self.v.b.add(self.v.spread(place), self.v.iota(step))
+        places = self._inside(buffer, places, self.v.mask, lanes if step == 1 else 1)
+        kind = "store" if step == 1 else "scatter"
+        self._masked_write(kind, self._address(buffer, places), value, buffer.dtype)
+        self.v.set_vector(None, None, None)
+
     def _masked(self, node: Expr, address: Value, mask: Value) -> Value:
         kind = stored_type(node.dtype, self.v.lanes)
         symbol = f"llvm.masked.load.{kind.mangled}.p0"

@@ -7,12 +7,14 @@ function. Kernels of equal structure (identical layers) share one function.
 from __future__ import annotations
 
 from litz.codegen.llvm import math
+from litz.codegen.llvm.attention import AttentionEmitter
+from litz.codegen.llvm.attention_row import RowEmitter
 from litz.codegen.llvm.columns import ColumnEmitter
 from litz.codegen.llvm.driver import driver_text, preparation, segments, table_layout
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
 from litz.ir.program import Plan
-from litz.ir.scheduled import Choice, ScheduledKernel
+from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
 from litz.target import Target
 
@@ -28,7 +30,7 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         key = structure(scheduled)
         if key not in functions:
             functions[key] = f"litz_{len(functions)}_{_identifier(scheduled.kernel.name)}"
-            emitter = _emitter(scheduled.choice)(scheduled, functions[key])
+            emitter = emitter_of(scheduled)(scheduled, functions[key])
             texts.append(emitter.emit())
             declares |= emitter.b.declares
             wanted |= emitter.values.wanted
@@ -49,10 +51,13 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
     return Source(text, tuple(names), tuple(functions.values()), runs, layout, first)
 
 
-def _emitter(choice: Choice) -> type[KernelEmitter]:
-    if choice.product is not None:
+def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
+    """Who writes a kernel."""
+    if scheduled.choice.product is not None:
         return ProductEmitter
-    return ColumnEmitter if choice.rows else KernelEmitter
+    if scheduled.choice.attention is not None:
+        return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
+    return ColumnEmitter if scheduled.choice.rows else KernelEmitter
 
 
 def structure(scheduled: ScheduledKernel) -> object:

@@ -11,7 +11,7 @@ cache lines each, sixteen loads touch each line once. For x.t() + y with i in la
 
 from __future__ import annotations
 
-from litz.codegen.llvm.builder import Type, Value
+from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.values import Values
 from litz.ir.expr import Expr
@@ -43,7 +43,7 @@ class Tile:
         origin = self.v.b.add(self.v.b.add(rest, first), self.v.b.mul(base, self.stride))
         last = (tail or self.lanes) - 1
         rows = [self._row(origin, min(lane, last), inside) for lane in range(self.lanes)]
-        for step, vector in enumerate(self._transposed(rows)):
+        for step, vector in enumerate(transposed(self.v.b, rows)):
             place = self._at(self.v.b.constant(step, Type("i64", 1)))
             self.v.b.lines.append(f"  store {vector}, {place}, align {self._bytes}")
 
@@ -65,29 +65,32 @@ class Tile:
         place = self.v.b.add(origin, lane * self.stride) if lane else origin
         return self.v.memory.neighbours(self.node, place, inside)
 
-    def _transposed(self, rows: list[Value]) -> list[Value]:
-        """Swap quarters of ever larger squares: a stage for each bit of a lane's number."""
-        apart = 1
-        while apart < self.lanes:
-            for low in range(self.lanes):
-                if low & apart == 0:
-                    high = low + apart
-                    rows[low], rows[high] = self._swapped(rows[low], rows[high], apart)
-            apart *= 2
-        return rows
 
-    def _swapped(self, low: Value, high: Value, apart: int) -> tuple[Value, Value]:
-        """What lies `apart` to the right in the upper row changes places with what lies to the
-        left in the lower one."""
-        n = self.lanes
-        upper = [k if k & apart == 0 else n + k - apart for k in range(n)]
-        lower = [k + apart if k & apart == 0 else n + k for k in range(n)]
-        return self._picked(low, high, upper), self._picked(low, high, lower)
+def transposed(b: Builder, rows: list[Value]) -> list[Value]:
+    """As many rows as lanes, as columns: quarters of ever larger squares change places, a stage
+    for each bit of a lane's number."""
+    rows, apart = list(rows), 1
+    while apart < len(rows):
+        for low in range(len(rows)):
+            if low & apart == 0:
+                high = low + apart
+                rows[low], rows[high] = _swapped(b, rows[low], rows[high], apart)
+        apart *= 2
+    return rows
 
-    def _picked(self, low: Value, high: Value, lanes: list[int]) -> Value:
-        numbers = ", ".join(f"i32 {k}" for k in lanes)
-        text = f"shufflevector {low}, {high}, <{self.lanes} x i32> <{numbers}>"
-        return self.v.b.emit(text, self.kind)
+
+def _swapped(b: Builder, low: Value, high: Value, apart: int) -> tuple[Value, Value]:
+    """What lies `apart` to the right in the upper row changes places with what lies to the left in
+    the lower one."""
+    n = low.type.lanes
+    upper = [k if k & apart == 0 else n + k - apart for k in range(n)]
+    lower = [k + apart if k & apart == 0 else n + k for k in range(n)]
+    return _picked(b, low, high, upper), _picked(b, low, high, lower)
+
+
+def _picked(b: Builder, low: Value, high: Value, lanes: list[int]) -> Value:
+    numbers = ", ".join(f"i32 {k}" for k in lanes)
+    return b.emit(f"shufflevector {low}, {high}, <{len(lanes)} x i32> <{numbers}>", low.type)
 
 
 def crosses(node: Expr, vector: Expr, across: Expr, written: set[Buffer]) -> bool:

@@ -1,0 +1,119 @@
+"""A tile of attention: what a task keeps on the stack, how queries come in and means go out.
+
+In: a `ScheduledKernel` with a `Streaming`. Out: `TileEmitter`, the part of the emitter that does
+not stream. Query rows are in lanes: vector v of queries[d] holds element d of sixteen rows, so rows
+are turned on the way in and on the way out, in squares of as many rows as lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from litz.codegen.llvm.attention_stream import StreamEmitter
+from litz.codegen.llvm.builder import Value
+from litz.codegen.llvm.ops import convert
+from litz.codegen.llvm.tiles import transposed
+from litz.ir.expr import Expr
+from litz.ir.scheduled import ScheduledKernel
+
+
+class TileEmitter(StreamEmitter):
+    """The memory of a tile, and its ways in and out."""
+
+    def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
+        super().__init__(scheduled, name)
+        by = self.by
+        assert self.a.row is not None
+        self.row: Expr = self.a.row
+        self.queries = self._memory("queries", by.depth * by.vectors)
+        self.weights = self._memory("weights", by.block * by.vectors)
+        self.mixed = self._memory("mixed", by.width * by.vectors)
+        self.top = self._memory("top", by.vectors)
+        self.total = self._memory("total", by.vectors)
+        self.fade = self._memory("fade", by.vectors)
+
+    def _clear(self) -> None:
+        """Rows that have seen nothing yet."""
+        b, by = self.b, self.by
+        zero = b.constant(0.0, self.vector)
+        for v in range(by.vectors):
+            self._put(self.top, v, b.constant(-math.inf, self.vector))
+            self._put(self.total, v, zero)
+        end = self._number(by.width * by.vectors)
+        place = self.scopes.open_loop(self._number(0), end, 1)
+        self._put(self.mixed, place, zero)
+        self.scopes.close()
+
+    def _vectors(self) -> Iterator[tuple[Value, int]]:
+        """Loops over the vectors of a tile: each, and how many of its lanes are rows."""
+        by = self.by
+        tail = by.rows % by.lanes if by.rows < by.tile else 0
+        whole = by.vectors - (tail > 0)
+        if whole:
+            yield self.scopes.open_loop(self._number(0), self._number(whole), 1, rolled=True), 0
+            self.scopes.close()
+        if tail:
+            yield self._number(whole), tail
+
+    def _squares(self, n: int) -> Iterator[tuple[Value, int]]:
+        """Loops over columns, as many as lanes at a time: the first, and how many there are."""
+        whole = n - n % self.by.lanes
+        if whole:
+            yield (
+                self.scopes.open_loop(
+                    self._number(0), self._number(whole), self.by.lanes, rolled=True
+                ),
+                self.by.lanes,
+            )
+            self.scopes.close()
+        if whole < n:
+            yield self._number(whole), n - whole
+
+    # -- rows in and out ---------------------------------------------------------------------
+
+    def _read_queries(self, first: Value) -> None:
+        """queries[d, row], from wherever the rows lie."""
+        b, by, query = self.b, self.by, self.a.query
+        base, (step, along) = self._walked(query.index[0], self.row, self.a.depth)
+        for v, tail in self._vectors():
+            rows = tail or by.lanes
+            origin = b.add(base, b.mul(b.add(first, b.mul(v, by.lanes)), step))
+            for d, wide in self._squares(by.depth):
+                start = b.add(origin, b.mul(d, along))
+                lines = []
+                for r in range(by.lanes):  # lanes behind the last row read it again
+                    place = b.add(start, min(r, rows - 1) * step)
+                    lines.append(self._line(query, place, along, wide))
+                place = b.add(b.mul(d, by.vectors), v)
+                for k, vector in enumerate(transposed(b, lines)[:wide]):
+                    self._put(self.queries, b.add(place, k * by.vectors), vector)
+
+    def _write_means(self, first: Value) -> None:
+        """out[row, e] = mixed[e, row] / total[row]"""
+        b, by, a = self.b, self.by, self.a
+        base, (step, along) = self._walked(self.store.index[0], self.row, a.width)
+        for v, tail in self._vectors():
+            share = self._share(self._get(self.top, v), self._get(self.total, v))
+            origin = b.add(base, b.mul(b.add(first, b.mul(v, by.lanes)), step))
+            for e, wide in self._squares(by.width):
+                place = b.add(b.mul(e, by.vectors), v)
+                lines = [
+                    b.mul(self._get(self.mixed, b.add(place, min(k, wide - 1) * by.vectors)), share)
+                    for k in range(by.lanes)
+                ]
+                start = b.add(origin, b.mul(e, along))
+                for r, line in enumerate(transposed(b, lines)[: tail or by.lanes]):
+                    value = convert(b, line, self.dtype, self.store.buffer.dtype)
+                    row = b.add(start, r * step)
+                    self.values.memory.put(self.store.buffer, row, along, value, wide)
+
+    def _write_sums(self, first: Value) -> None:
+        """What a backward pass makes the weights of."""
+        b, by = self.b, self.by
+        for store in self.sums:
+            base, (step,) = self._walked(store.index[0], self.row)
+            for v, tail in self._vectors():
+                value = self._log_sum(self._get(self.top, v), self._get(self.total, v))
+                place = b.add(base, b.mul(b.add(first, b.mul(v, by.lanes)), step))
+                self.values.memory.put(store.buffer, place, step, value, tail or by.lanes)

@@ -1,0 +1,137 @@
+"""Attention: the mean of values, weighed by exponentials of scores, as one loop that streams.
+
+In: queries, keys, values, and what is done to a score. Out: one loop whose stored value `schedule`
+knows (`ir/attention.py`); what does not fit stays with ATen, and the reason is kept for `explain`.
+Example: `F.scaled_dot_product_attention(q, k, v, is_causal=True)` is a loop over batch, head, row
+and width whose score is `where(column <= row, dot * scale, -inf)`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from litz.ir.attention import attention_in, log_sum, weighed_mean
+from litz.ir.dtypes import BF16, F16, F32, F64
+from litz.ir.expr import Expr, apply, axis, const, integer, reduce
+from litz.ir.index import ZERO, floordiv
+from litz.ir.program import Buffer
+from litz.lower.registry import NotGenerated, rule
+from litz.lower.values import Lowering, View, broadcast, positions, widen
+
+# Queries, weights and sums of a tile lie on the stack: what they need grows with the head.
+WIDEST_HEAD = 512
+
+# From the dot product at (batch ..., head, row) and a column to the score there.
+Score = Callable[[Expr, tuple[Expr, ...], Expr], Expr]
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def _scaled_dot_product(
+    low: Lowering, like: Any, q: View, k: View, v: View, dropout_p: float = 0.0,
+    is_causal: bool = False, *, attn_mask: View | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    if dropout_p:
+        raise refused(low, "it drops weights at random")
+    factor = 1 / math.sqrt(q.shape[-1].number) if scale is None else scale
+
+    def score(dot: Expr, row: tuple[Expr, ...], column: Expr) -> Expr:
+        result = apply("mul", dot, const(factor, dot.dtype))
+        if attn_mask is not None:
+            place = broadcast(attn_mask, (*row, column))
+            result = apply("add", result, widen(attn_mask.at(place), q.dtype))
+        if is_causal:
+            lowest = const(-math.inf, dot.dtype)
+            result = apply("where", apply("le", column, row[-1]), result, lowest)
+        return result
+
+    sums = like[1] if 1 in low.used else None
+    return emit_attention(low, like[0], (q, k, v), score, zeros=True, sums=sums)
+
+
+def emit_attention(
+    low: Lowering, like: torch.Tensor, operands: tuple[View, View, View], score: Score,
+    zeros: bool = False, sums: torch.Tensor | None = None,
+) -> tuple[View, View | None]:  # fmt: skip
+    """Append the loop, and one for the logarithms of its sums if they are asked for; queries are
+    (batch ..., head, row, depth), keys and values may have fewer heads, each for as many heads of
+    queries in a row."""
+    q, k, v = operands
+    _check_heads(low, q, k, v)
+    check_sums(low, q.shape[-1].number, k.shape[-2].number)
+    target = low.buffer(like)
+    *front, row, width = positions(target.shape)
+    depth, column = axis("r0", q.shape[-1]), axis("r1", k.shape[-2])
+    places = [_shared(view, front) for view in (k, v)]
+    dot = dot_product(
+        q.at((*front, row, depth)), k.at((*places[0], column, depth)), depth
+    )  # fmt: skip
+    value = widen(v.at((*places[1], column, width)), q.dtype)
+    found = score(dot, (*front, row), column)
+    store_mean(low, target, weighed_mean(found, value, column, zeros), (depth, column))
+    if sums is None:
+        return low.whole(target), None
+    beside = low.buffer(sums)
+    low.emit(beside, positions(beside.shape), log_sum(found, column), (depth, column))
+    return low.whole(target), low.whole(beside)
+
+
+def check_sums(low: Lowering, depth: int, columns: int) -> None:
+    """An axis of one element is no axis."""
+    if min(depth, columns) < 2:
+        raise refused(low, "its sums are over one element")
+
+
+def dot_product(query: Expr, key: Expr, depth: Expr) -> Expr:
+    """The sum over `depth` of two loads, in the type it is computed with."""
+    sides = (widen(n, n.dtype) for n in (query, key))
+    return reduce("sum", (depth,), apply("mul", *sides))
+
+
+def store_mean(low: Lowering, target: Buffer, mean: Expr, reduced: tuple[Expr, ...]) -> None:
+    """Append the loop, if it is one that streams."""
+    place = positions(target.shape)
+    found = attention_in(mean, tuple(a for a in place if a is not ZERO))
+    if found is None:
+        raise refused(low, "its operands do not lie at even strides")
+    if not low.target.products:
+        raise refused(low, "it is the library's on this target")
+    if low.config.max_autotune_gemm_backends == "ATEN":
+        raise refused(low, "max_autotune_gemm_backends names ATEN alone")
+    if found.query.dtype not in (F32, F64, BF16, F16) or {
+        n.dtype for n in (found.key, found.value)
+    } != {found.query.dtype}:
+        raise refused(low, "its type is not generated")
+    if low.target.vector_bytes // found.dot.dtype.bytes < 2:
+        raise refused(low, "the target has no vectors")
+    if max(found.depth.extent.number, found.width.extent.number) > WIDEST_HEAD:
+        raise refused(low, f"a head is wider than {WIDEST_HEAD}")
+    low.emit(target, place, mean, reduced)
+    low.decide("rewritten", target.name, "attention runs as one streaming kernel")
+
+
+def _shared(view: View, front: list[Expr]) -> list[Expr]:
+    """Where the keys of a head of queries are."""
+    found = []
+    for place, size in zip(front, view.shape, strict=False):
+        heads = place.extent.number if place.op == "axis" else 1
+        found.append(floordiv(place, integer(heads // size.number)) if size.number else place)
+    return found
+
+
+def _check_heads(low: Lowering, q: View, k: View, v: View) -> None:
+    uneven = [len(view.shape) != len(q.shape) for view in (k, v)]
+    if not any(uneven):
+        pairs = [zip(q.shape[:-2], view.shape[:-2], strict=True) for view in (k, v)]
+        uneven = [a.number % b.number != 0 for pair in pairs for a, b in pair]
+    if any(uneven):
+        raise refused(low, "heads of queries cannot share those of keys evenly")
+
+
+def refused(low: Lowering, why: str) -> NotGenerated:
+    """ATen computes it; `explain` says why."""
+    low.decide("refused", low.origin.node, f"attention is left to ATen: {why}")
+    return NotGenerated(why)

@@ -1,0 +1,85 @@
+"""flex_attention: the user's functions of a score and of a position, written into the loop.
+
+In: the higher-order op with its two graphs. Out: one loop (`lower/attention.py`). Each graph is
+lowered aside, over scalars that stand for the score and its position, and becomes an expression.
+Example: `lambda s, b, h, i, j: s + slope[h] * (j - i)` is `s + slope[i1] * cast(r1 - i2)`.
+The block mask only says which blocks the mask function would leave out; the function decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+from litz.ir.dtypes import F32, F64, I32
+from litz.ir.expr import Expr, apply, cast, const
+from litz.ir.program import Buffer
+from litz.lower.aside import value_aside
+from litz.lower.attention import emit_attention, refused
+from litz.lower.registry import RULES, NotGenerated
+from litz.lower.values import Lowering, View
+
+
+def _flex_attention(
+    low: Lowering, like: Any, q: View, k: View, v: View, score_mod: torch.fx.GraphModule,
+    block_mask: tuple[Any, ...], scale: float, options: dict[str, Any],
+    score_operands: tuple[Any, ...] = (), mask_operands: tuple[Any, ...] = (),
+) -> Any:  # fmt: skip
+    if low.used - {0}:
+        raise refused(low, "its sums or maxima are asked for")
+    if q.dtype not in (F32, F64):
+        raise refused(low, "its type is not generated")
+    mask_mod = block_mask[-1]
+
+    def score(dot: Expr, row: tuple[Expr, ...], column: Expr) -> Expr:
+        at = tuple(cast(n, I32) for n in (*row, column))
+        scaled = apply("mul", dot, const(scale, dot.dtype))
+        changed = _called(low, score_mod, (scaled, *at), score_operands)
+        if changed.dtype is not dot.dtype:
+            raise refused(low, "score_mod changes the type")
+        kept = _called(low, mask_mod, at, mask_operands)
+        return apply("where", kept, changed, const(-math.inf, dot.dtype))
+
+    return *emit_attention(low, like[0], (q, k, v), score, zeros=True), None
+
+
+def _called(
+    low: Lowering, module: torch.fx.GraphModule, scalars: tuple[Expr, ...], operands: Any
+) -> Expr:
+    """What a graph over scalars gives for these."""
+    known: dict[torch.fx.Node, Any] = {}
+    given: dict[Buffer, Callable[[tuple[Expr, ...]], Expr]] = {}
+    arguments = iter((*scalars, *operands))
+    origin, result = low.origin, None
+    with low.aside() as steps:
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                argument = next(arguments)
+                known[node] = argument
+                if isinstance(argument, Expr):
+                    known[node] = low.whole(low.buffer(node.meta["val"]))
+                    given[known[node].buffer] = _constantly(argument)
+            elif node.op == "call_function":
+                known[node] = low.lower_node(low, node, known)
+            elif node.op == "output":
+                (result,) = node.args if isinstance(node.args[0], torch.fx.Node) else node.args[0]
+            else:
+                raise refused(low, "its functions hold tensors of their own")
+    low.origin = origin
+    if not isinstance(result, torch.fx.Node):
+        raise refused(low, "its functions give more than one value")
+    try:
+        return value_aside(known[result], (), steps, given)
+    except NotGenerated as error:
+        raise refused(low, f"its functions hold {error}") from error
+
+
+def _constantly(value: Expr) -> Callable[[tuple[Expr, ...]], Expr]:
+    return lambda index: value
+
+
+RULES[torch.ops.higher_order.flex_attention] = _flex_attention
