@@ -15,7 +15,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from litz.capture.autograd import STATIC, through_autograd
 from litz.capture.decompositions import decompositions
 from litz.capture.specialize import is_symbolic, sizes_of, specialize
-from litz.ir.graph import Graph
+from litz.ir.graph import Graph, at_path
 from litz.trace import stage
 
 
@@ -28,17 +28,10 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     attributes: dict[str, Any] = {}
     for node in copied.graph.nodes:
         if node.op == "get_attr":
-            attributes[str(node.target)] = _attribute(module, str(node.target))
+            attributes[str(node.target)] = at_path(module, str(node.target))
     places = [n.name for n in copied.graph.nodes if n.op == "placeholder"]
     static = frozenset(places[k] for k in module.meta.get(STATIC, ()))
     return Graph(copied, kind=kind, attributes=attributes, static=static)
-
-
-def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
 
 
 __all__ = [
