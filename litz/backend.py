@@ -59,7 +59,7 @@ def litz(
         if config.on_error == "raise" and not isinstance(error, LitzError):
             raise  # torch's, about the program
         _refuse(error, "joint", config, notes)
-        return module.forward
+        return _eager_of(module)
 
 
 def _compiled_or_eager(
@@ -74,6 +74,15 @@ def _compiled_or_eager(
         return _eager(module)
     notes.graphs.append(report)
     return compiled.call
+
+
+def _eager_of(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Dynamo's own graph op by op, with autograd as eager has it."""
+
+    def run(*args: Any) -> Any:
+        return module.forward(*args)
+
+    return run
 
 
 def _eager(module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:

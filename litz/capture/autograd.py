@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext
 
 from litz.capture.decompositions import decompositions
@@ -29,7 +30,7 @@ def through_autograd(
     module: torch.fx.GraphModule,
     inputs: Sequence[Any],
     compile_graph: CompileGraph,
-    partition: Partition,
+    partition: Partition = default_partition,
 ) -> Callable[..., Any]:
     """Functionalise, decompose and (for training) split into forward and backward."""
 

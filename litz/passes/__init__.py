@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
 from litz.config import Config
@@ -28,6 +29,7 @@ from litz.passes.partition import cut_joint_graph
 from litz.passes.remove_dead_code import remove_dead_code
 from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
+from litz.passes.seed_random_ops import seed_random_ops
 from litz.passes.split_dropouts import split_dropouts
 from litz.target import Target
 from litz.trace import IR, Trace, stage
@@ -35,10 +37,11 @@ from litz.trace import IR, Trace, stage
 
 @dataclass(frozen=True)
 class Pass:
-    """One row of the list: a pass and the flag, if any, that turns it off."""
+    """One row of the list: a pass and the flags, if any, that turn it off."""
 
     run: Callable[[Graph], int]
     flag: str | None = None
+    unless: str | None = None  # the flag that turns it off if it is set
 
     @property
     def name(self) -> str:
@@ -49,7 +52,8 @@ class Pass:
         return (self.run.__doc__ or "").split("\n", 1)[0]
 
     def is_on(self, config: Config) -> bool:
-        return self.flag is None or bool(getattr(config, self.flag))
+        is_asked = self.flag is None or bool(getattr(config, self.flag))
+        return is_asked and not (self.unless and getattr(config, self.unless))
 
 
 PASSES = [
@@ -65,6 +69,7 @@ PASSES = [
 JOINT_PASSES = [
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
+    Pass(seed_random_ops, unless="fallback_random"),
     Pass(split_dropouts),
     Pass(merge_common_subexpressions),
     Pass(remove_dead_code, "use_dce"),
@@ -82,9 +87,10 @@ def partition(
     named = [str(n.target) for n in joint.graph.nodes if n.op == "get_attr"]
     graph = Graph(joint, "joint", attributes={name: at_path(joint, name) for name in named})
     run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
-    for each in JOINT_PASSES:
-        if each.is_on(config):
-            _run(each, graph, trace)
+    with unset_fake_temporarily():  # torch traces with tensors that hold no data; passes compute
+        for each in JOINT_PASSES:
+            if each.is_on(config):
+                _run(each, graph, trace)
     run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     static = tuple(static_lifetime_input_indices or ())
     if config.custom_partitioner_fn is None:

@@ -23,7 +23,7 @@ def run_hook(flag: str, hook: Callable[[torch.fx.Graph], None] | None, graph: Gr
     try:
         hook(graph.module.graph)
         graph.module.graph.lint()
-        _complete(graph)
+        complete(graph)
     except Exception as error:
         raise CustomPassFailed(name_of_hook(flag, hook), error) from error
 
@@ -33,7 +33,7 @@ def name_of_hook(flag: str, hook: object) -> str:
     return f"{flag}: {getattr(hook, '__qualname__', type(hook).__name__)}"
 
 
-def _complete(graph: Graph) -> None:
+def complete(graph: Graph) -> None:
     """Fake values for new nodes, and the tensors that new `get_attr` nodes read."""
     nodes = graph.nodes
     mode = detect_fake_mode([n.meta["val"] for n in nodes if "val" in n.meta])

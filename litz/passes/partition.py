@@ -6,14 +6,14 @@ cheapest choice is a minimum cut. Each value is a pair of vertices:
 
     source --again--> in --keep--> out --> in of its users, or the sink if the backward uses it
 
-An edge is cut if it runs from the source's side to the sink's: `keep` if the value is saved, `again`
-if it is computed in the backward. Matrix products and random numbers are never computed again, but
-where `torch.utils.checkpoint` says so or, for products, where `activation_memory_budget` is below 1.
+An edge is cut if it runs from the source's side to the sink's: `keep` if the value is saved,
+`again` if it is computed in the backward. Matrix products are never computed again, but where
+`torch.utils.checkpoint` says so or where `activation_memory_budget` is below 1; random numbers
+never are (`seed_random_ops` makes those that a checkpoint wants again functions of a seed).
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,6 @@ import torch
 from torch._functorch import config as functorch
 from torch._functorch.partitioners import (
     _extract_fwd_bwd_modules,
-    functionalize_rng_ops,
     reordering_to_mimic_autograd_engine,
 )
 from torch.fx import GraphModule, Node
@@ -60,9 +59,6 @@ def cut_joint_graph(
     forward, backward = _extract_fwd_bwd_modules(
         joint, tensors, saved_sym_nodes=sizes, num_fwd_outputs=forward_outputs
     )
-    if any(_is_random(n) and is_told_to_recompute(n) for n in graph.nodes):
-        # The forward saves the state of the generator before each, the backward starts from it.
-        forward, backward = functionalize_rng_ops(joint, forward, backward, len(sizes))
     # What is computed again comes right before its first use, not at the start.
     return forward, reordering_to_mimic_autograd_engine(backward)
 
@@ -82,6 +78,7 @@ class _Joint:
         primals = [n for n in self.nodes if n.op == "placeholder" and "tangents" not in n.name]
         self.static = {primals[k] for k in static}
         self.written = {w for n in self.nodes for w in written_operands(n)}
+        self.written.update(_written_behind(primals, output))
         self.wanted = {n for n in results[forward_outputs:] if isinstance(n, Node)}
         shown = {n for n in results[:forward_outputs] if isinstance(n, Node)}
         self.forward = _ancestors(shown, self.nodes)
@@ -149,7 +146,7 @@ class _Joint:
             if node in self.written:  # the backward would see what the forward made of it
                 return _Cost(LAST_RESORT, INFINITE)
             return _Cost(0 if node in self.static else max(bytes_of(value), 1), INFINITE)
-        if is_told_to_recompute(node):
+        if is_told_to_recompute(node) and not _is_random(node):  # another draw is another number
             return _Cost(INFINITE, 0)
         again = self._again(node, effort_of)
         if policy(node) is CheckpointPolicy.MUST_SAVE and isinstance(value, torch.Tensor):
@@ -158,8 +155,8 @@ class _Joint:
             return _Cost(bytes_of(value), again)
         if not isinstance(value, torch.Tensor) or (is_view(node) and again == 0):
             return _Cost(INFINITE, again)  # its items, its numbers or its base are kept instead
-        # What something reads whole in the forward is in memory anyway.
-        moves = 1 if node in self.read_in_forward or node.target is operator.getitem else 2
+        # What an op other than a loop makes, or reads in the forward, is in memory anyway.
+        moves = 1 if node in self.read_in_forward or not is_loop(node) else 2
         return _Cost(moves * bytes_of(value), again)
 
     def _again(self, node: Node, effort_of: Callable[[Node], float]) -> float:
@@ -172,6 +169,13 @@ class _Joint:
             return 0.0
         extra = 2 * bytes_of(node.meta.get("val")) if node in self.read_in_backward else 0
         return effort_of(node) + (0 if is_view(node) else extra)
+
+
+def _written_behind(primals: list[Node], output: Node) -> Iterable[Node]:
+    """The inputs that AOTAutograd writes into behind the forward; it describes each result."""
+    results = (getattr(d, "mutated_input", None) for d in output.meta.get("desc", ()))
+    names = [result for result in results if result is not None]
+    return [n for n in primals if n.meta.get("desc") in names]
 
 
 def _starts_backward(node: Node) -> bool:

@@ -28,13 +28,11 @@ FLOPS_A_BYTE = 16
 # A size that depends on data, where a number is needed to compare.
 UNKNOWN_SIZE = 4096
 
-_COSTLY = frozenset(
-    getattr(aten, name)
-    for name in """
+_COSTLY_NAMES = """
     acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 gelu
     lgamma log log10 log1p log2 mish pow sigmoid silu sin sinh softplus tan tanh fmod remainder
-    """.split()
-)
+"""
+_COSTLY = frozenset(getattr(aten, name) for name in _COSTLY_NAMES.split())
 # Loops over their result, or that of the op they are written into, though not tagged pointwise.
 _LOOPS = frozenset(
     (
@@ -60,7 +58,7 @@ def bytes_of(value: Any) -> int:
         return sum(map(bytes_of, value))
     if not isinstance(value, torch.Tensor):
         return 8
-    return _number(value.numel()) * value.dtype.itemsize
+    return _number(value.numel()) * int(value.dtype.itemsize)
 
 
 def _number(size: Any) -> int:
