@@ -1,10 +1,10 @@
-# make demo | make test | make test-ops | make lint | make clean. Each sets up what it needs in .venv.
+# make demo | make test | make test-ops | make test-gradients | make lint | make clean. Each sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-ops lint clean
+.PHONY: demo test test-ops test-gradients lint clean
 
 demo: $(READY)
 	@$(BIN)/python -m litz.demo
@@ -16,6 +16,10 @@ test: lint
 test-ops: $(READY)
 	@$(BIN)/python -m tests.ops.sweep --table
 	@$(BIN)/python tests/test_docs.py ops.md
+
+# Gradients of every op in float32 and float64, against eager's.
+test-gradients: $(READY)
+	@$(BIN)/python -m tests.ops.gradients
 
 lint: $(READY)
 	@$(BIN)/ruff check litz tests

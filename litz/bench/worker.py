@@ -30,6 +30,7 @@ from litz.bench.calls import running_on
 from litz.bench.candidates import CANDIDATES, OPTIONS
 from litz.bench.case import Case, Program
 from litz.bench.suites import case_named
+from litz.bench.training import Training
 from litz.report import Explanation
 
 Found = dict[str, float | None]
@@ -84,6 +85,8 @@ def memory_peak(program: Program, name: str) -> Found:
     The first run, because Litz keeps its arena for the next; the libraries below have run before,
     in eager, so that their own buffers are not counted.
     """
+    if isinstance(program.function, Training):
+        return step_peak(program, name)
     agreement, notes, peaks = Agreement(program), Explanation(), [0]
     backend = backend_of(name, Clock(), notes)
 
@@ -104,6 +107,21 @@ def memory_peak(program: Program, name: str) -> Found:
         found["arena"] = float(max(graph.plan.arena_bytes for graph in notes.graphs))
         found["unplanned"] = float(max(graph.plan.unplanned_bytes for graph in notes.graphs))
     return found
+
+
+def step_peak(program: Program, name: str) -> Found:
+    """Bytes that a whole training step adds, once all is compiled and the optimizer has its state.
+
+    What Litz keeps from call to call is resident by then, and is added.
+    """
+    agreement, notes = Agreement(program), Explanation()
+    step = torch.compile(program.function, backend=backend_of(name, Clock(), notes))
+    for _ in range(2):
+        _insist(agreement.fault(program(step)))
+    before = _start_watching()
+    program(step)
+    held = sum(graph.plan.arena_bytes for graph in notes.graphs)
+    return {"memory": float(_resident("VmHWM") - before + held), "arena": float(held)}
 
 
 def _start_watching() -> int:

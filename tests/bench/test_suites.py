@@ -21,7 +21,8 @@ MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
 # Cases with threads of their own are those of `kernels` again.
-SMALL = [case for case in QUICK if case.suite not in MODELS and case.threads is None]
+OTHERS = {*MODELS, "train"}
+SMALL = [case for case in QUICK if case.suite not in OTHERS and case.threads is None]
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -57,6 +58,19 @@ def test_litz_agrees_with_eager(case: Case) -> None:
     built = case.build()
     found = Compiled(lambda *args: [built.function(*args)], {})(built.args)
     assert Agreement(built).fault(found) == ""
+
+
+def test_a_training_step_gives_the_gradients_of_the_same_parameters_each_time() -> None:
+    built = case_named("train", "mixer", "step", True).build()
+    agreement = Agreement(built)
+    assert len(agreement.eager) == 1 + len(list(built.function.parameters()))
+    torch._dynamo.reset()
+    step = CANDIDATES["litz"].compile(built.function)
+    for _ in range(2):
+        assert agreement.fault(built(step)) == ""
+    assert any(t.norm() > 0 for t in agreement.eager[1:])
+    models = {case.name for case in SUITES["train"].cases(False)}
+    assert len(models & set(ZOO)) >= 8
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -7,7 +7,7 @@ file with a `SUITE` and give it a row here. Example: `SUITES["cpu"].cases(True)[
 from __future__ import annotations
 
 from litz.bench.case import Case, Suite
-from litz.bench.suites import calls, compile, cpu, kernels, memory, scaling
+from litz.bench.suites import calls, compile, cpu, kernels, memory, scaling, train
 
 SUITES: dict[str, Suite] = {
     "cpu": cpu.SUITE,
@@ -16,6 +16,7 @@ SUITES: dict[str, Suite] = {
     "compile": compile.SUITE,
     "scaling": scaling.SUITE,
     "memory": memory.SUITE,
+    "train": train.SUITE,
 }
 
 
