@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz import config as settings
@@ -20,7 +21,9 @@ from litz.capture import is_symbolic, sizes_of, specialize, through_autograd
 from litz.compiler import compile_graph
 from litz.config import Config
 from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions
+from litz.passes import partition
 from litz.report import Explanation, Fallback
+from litz.trace import Trace
 
 
 def litz(
@@ -42,7 +45,21 @@ def litz(
             return BySize(gm, kind, config, notes)
         return _compiled_or_eager(gm, kind, config, notes)
 
-    return through_autograd(module, inputs, compile_one)
+    def split(joint: torch.fx.GraphModule, args: Sequence[Any], **given: Any) -> Any:
+        trace = Trace(config.debug, verify=config.verify)
+        parts = trace(partition, joint, args, config, trace, **given)
+        trace.report("joint graph")
+        return parts
+
+    try:
+        return through_autograd(module, inputs, compile_one, split)
+    except TorchDynamoException:  # Dynamo's own, to trace anew or to break the graph
+        raise
+    except Exception as error:
+        if config.on_error == "raise" and not isinstance(error, LitzError):
+            raise  # torch's, about the program
+        _refuse(error, "joint", config, notes)
+        return _eager_of(module)
 
 
 def _compiled_or_eager(
@@ -57,6 +74,15 @@ def _compiled_or_eager(
         return _eager(module)
     notes.graphs.append(report)
     return compiled.call
+
+
+def _eager_of(module: torch.fx.GraphModule) -> Callable[..., Any]:
+    """Dynamo's own graph op by op, with autograd as eager has it."""
+
+    def run(*args: Any) -> Any:
+        return module.forward(*args)
+
+    return run
 
 
 def _eager(module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
@@ -132,7 +158,7 @@ class BySize:
 
 def _as_user_sees_it(error: Exception) -> Exception:
     """A bug of ours stays what it is; all else names the op and the line it failed on."""
-    if isinstance(error, InternalError):
+    if isinstance(error, InternalError | CompileFailed):
         return error
     if isinstance(error, LitzError):
         return CompileFailed("compile", getattr(error, "origin", None), error)

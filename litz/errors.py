@@ -230,8 +230,9 @@ class CompileFailed(UserError):
 class CustomPassFailed(UserError):
     """A graph pass of the user's own raised an exception.
 
-    `post_grad_custom_pre_pass` and `post_grad_custom_post_pass` are called with the FX graph and
-    change it in place. The exception that yours raised is chained.
+    `joint_custom_pre_pass`, `post_grad_custom_pre_pass` and their post passes are called with the
+    FX graph and change it in place; `custom_partitioner_fn` gets the joint module and gives a
+    forward and a backward one. The exception that yours raised is chained.
     """
 
     def __init__(self, name: str, cause: BaseException) -> None:

@@ -30,6 +30,7 @@ from litz.bench.calls import running_on
 from litz.bench.candidates import CANDIDATES, OPTIONS
 from litz.bench.case import Case, Program
 from litz.bench.suites import case_named
+from litz.bench.training import Training
 from litz.ir.program import buffer_bytes
 from litz.report import Explanation
 
@@ -85,6 +86,8 @@ def memory_peak(program: Program, name: str) -> Found:
     Litz keeps its arenas from call to call, so they are added to that. What it keeps of parameters
     (packed weights) is told apart: it is no intermediate, and grows with no batch.
     """
+    if isinstance(program.function, Training):
+        return step_peak(program, name)
     agreement, notes, peaks = Agreement(program), Explanation(), [0]
     backend = backend_of(name, Clock(), notes)
 
@@ -111,6 +114,21 @@ def memory_peak(program: Program, name: str) -> Found:
         unplanned = sum(plan.unplanned_bytes for plan in plans)
         found |= {"arena": float(arenas), "unplanned": float(unplanned), "held": float(held)}
     return found
+
+
+def step_peak(program: Program, name: str) -> Found:
+    """Bytes that a whole training step adds, once all is compiled and the optimizer has its state.
+
+    What Litz keeps from call to call is resident by then, and is added.
+    """
+    agreement, notes = Agreement(program), Explanation()
+    step = torch.compile(program.function, backend=backend_of(name, Clock(), notes))
+    for _ in range(2):
+        _insist(agreement.fault(program(step)))
+    before = _start_watching()
+    program(step)
+    held = sum(graph.plan.arena_bytes for graph in notes.graphs)
+    return {"memory": float(_resident("VmHWM") - before + held), "arena": float(held)}
 
 
 def _start_watching() -> int:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from litz.capture.autograd import STATIC, through_autograd
 from litz.capture.decompositions import decompositions
 from litz.capture.specialize import is_symbolic, sizes_of, specialize
-from litz.ir.graph import Graph
+from litz.ir.graph import Graph, at_path
 from litz.trace import stage
 
 
@@ -29,7 +29,7 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     attributes: dict[str, Any] = {}
     for node in copied.graph.nodes:
         if node.op == "get_attr":
-            attributes[str(node.target)] = _attribute(module, str(node.target))
+            attributes[str(node.target)] = at_path(module, str(node.target))
     places = [n for n in copied.graph.nodes if n.op == "placeholder"]
     given = [places[k] for k in module.meta.get(STATIC, ())]
     # What the graph itself updates changes at every call.
@@ -46,13 +46,6 @@ def devices_of(module: torch.fx.GraphModule) -> set[torch.device]:
     values = (node.meta.get("val") for node in module.graph.nodes)
     tensors = (t for value in values for t in pytree.tree_leaves(value))
     return {t.device for t in tensors if isinstance(t, torch.Tensor)}
-
-
-def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
 
 
 __all__ = [

@@ -22,10 +22,15 @@ from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
 STATIC = "litz_static"
 # (module, inputs, kind) -> a function over the list of inputs, which it may clear
 CompileGraph = Callable[[torch.fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
+# (joint module, inputs, keywords of torch's) -> a forward and a backward module
+Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
 
 
 def through_autograd(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], compile_graph: CompileGraph
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    compile_graph: CompileGraph,
+    partition: Partition = default_partition,
 ) -> Callable[..., Any]:
     """Functionalise, decompose and (for training) split into forward and backward."""
 
@@ -46,7 +51,7 @@ def through_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=inference,
-        partition_fn=default_partition,
+        partition_fn=partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )

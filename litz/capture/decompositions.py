@@ -15,6 +15,8 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.utils import _pytree as pytree
 
+from litz.capture.foreach import foreach_decompositions
+
 aten = torch.ops.aten
 
 # Taken apart beyond core ATen: each becomes pointwise loops and reductions that fuse into one.
@@ -128,6 +130,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for overload in set(copy.overloads()) & set(view.overloads()):
             table[getattr(copy, overload)] = partial(_cloned, getattr(view, overload))
     table.update(OURS)
+    table.update(foreach_decompositions())
     for overload in IN_FIRST_TYPE:
         table[overload] = partial(_in_first_type, table[overload])
     for packet in KEPT_WHOLE:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from litz.errors import UnsupportedOp
-from litz.ir.graph import origin_of
+from litz.ir.graph import at_path, origin_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -47,7 +47,7 @@ def specialize(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.Gr
             elif node.op == "placeholder":
                 known[node] = _fake(mode, next(given))
             elif node.op == "get_attr":
-                known[node] = _fake(mode, _attribute(module, str(node.target)))
+                known[node] = _fake(mode, at_path(module, str(node.target)))
             else:
                 known[node] = _computed(node, known)
             if node.op != "output" and _holds_tensor(known[node]):
@@ -63,13 +63,6 @@ def _fake(mode: FakeTensorMode, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return mode.from_tensor(value, static_shapes=True)
     return value
-
-
-def _attribute(module: torch.fx.GraphModule, path: str) -> Any:
-    found: Any = module
-    for part in path.split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _computed(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:

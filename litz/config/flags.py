@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, get_type_hints
 
 T = TypeVar("T")
 Pass = Callable[[Any], None]  # takes an FX graph and changes it in place
+Partitioner = Callable[..., tuple[Any, Any]]  # takes a joint module, gives forward and backward
 
 
 def flag(
@@ -111,6 +112,15 @@ class Config:
     use_dce: bool = flag(True, "passes", "Remove ops whose results nothing uses.")
     joint_graph_constant_folding: bool = flag(
         True, "passes", "Compute at compile time what depends on constants alone."
+    )
+    joint_custom_pre_pass: Pass | None = flag(
+        None, "passes", "Your function, called with the joint FX graph before our passes over it."
+    )
+    joint_custom_post_pass: Pass | None = flag(
+        None, "passes", "Your function, called with the joint FX graph before it is cut in two."
+    )
+    custom_partitioner_fn: Partitioner | None = flag(
+        None, "passes", "Your function, which cuts the joint module into forward and backward."
     )
     post_grad_custom_pre_pass: Pass | None = flag(
         None, "passes", "Your function, called with the FX graph before our passes."

@@ -20,6 +20,7 @@ from litz.fuse.rows import (
     align,
     anchored,
     common_outer,
+    in_step,
     is_sequential,
     overlap,
 )
@@ -124,8 +125,8 @@ class _Grouper:
         for buffer in written(loop):
             if buffer in self.written_in:  # what a scatter combines with must be there
                 needed.append(self.written_in[buffer])
-            if buffer in self.inputs:  # an update waits for every reader of the old value
-                needed += [p + 1 for p in self.read_in[buffer]]
+            if buffer in self.inputs:  # an update waits for every reader of the old value, or
+                needed += self.read_in[buffer]  # joins the last of them, if `in_step` lets it
         return max(needed, default=0)
 
     def _candidates(self, loop: Loop, earliest: int) -> list[tuple[int, Group]]:
@@ -174,6 +175,8 @@ class _Grouper:
         members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
         if isinstance(members, Misfit):
             return members
+        if self._updated(group, loop) and len({m.outer for m in members}) > 1:
+            return Misfit("an input is updated in place, and their rows are ordered differently")
         outer = common_outer(members)
         if isinstance(outer, Misfit):
             return outer
@@ -183,10 +186,9 @@ class _Grouper:
         ops = sum(len(member.origins) for member in (*group.loops, loop))
         if ops > self.config.max_fusion_size:
             return Misfit(f"{ops} ops exceed max_fusion_size={self.config.max_fusion_size}")
-        for one, other in ((group.writes, set(read(loop))), (set(written(loop)), group.reads)):
-            updated = one & other & self.inputs
-            if updated:
-                return Misfit(f"{min(b.name for b in updated)} is updated in place")
+        updated = self._updated(group, loop)
+        if updated and not in_step([*group.loops, loop], updated):
+            return Misfit(f"{min(b.name for b in updated)} is updated in place")
         if any(not _beside(loop, other) for other in group.loops):
             return Misfit("both write one buffer, and the order counts")
         most = self.config.max_fusion_unique_io_buffers
@@ -197,6 +199,11 @@ class _Grouper:
         if streams > self.target.streams:
             return Misfit(f"{streams} arrays walked at once push each other out of the cache")
         return None
+
+    def _updated(self, group: Group, loop: Loop) -> set[Buffer]:
+        """The inputs that one of them writes and the other reads."""
+        made, given = set(written(loop)), set(read(loop))
+        return self.inputs & ((group.writes & given) | (made & group.reads))
 
     def _profit(self, members: list[Member], rows: int) -> Misfit | None:
         sequential = any(is_sequential(m.loop) for m in members)

@@ -83,6 +83,22 @@ def is_sequential(loop: Loop) -> bool:
     return bool(loop.reduced or loop.ordered)
 
 
+def in_step(loops: list[Loop], buffers: set[Buffer]) -> bool:
+    """Whether loops touch some buffers at the same place in the same turn, each of them.
+
+    One kernel may then hold them though one writes what another reads: in each turn all values are
+    computed before the first is stored.
+    """
+    if any(map(is_sequential, loops)) or len({loop.axes for loop in loops}) > 1:
+        return False
+    for buffer in buffers:
+        stored = {s.index for loop in loops for s in loop.stores if s.buffer == buffer}
+        loaded = {n.index for loop in loops for n in loop.loads if n.buffer == buffer}
+        if len(stored | loaded) > 1:
+            return False
+    return True
+
+
 def anchored(loop: Loop) -> Member:
     """A loop by itself: all that need not run in order is a row."""
     if not is_sequential(loop):

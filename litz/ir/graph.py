@@ -38,6 +38,14 @@ class Graph:
         return {constant_name(p): t for p, t in held if isinstance(t, torch.Tensor)}
 
 
+def at_path(module: torch.nn.Module, path: str) -> Any:
+    """What a `get_attr` node of a module reads."""
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
 def constant_name(path: str) -> str:
     return path.replace(".", "_")
 

@@ -411,3 +411,17 @@ def _lower_cast(low: Lowering, like: torch.Tensor, x: View, _: torch.dtype) -> V
         return wide if same or (wide.dtype is F32 and dtype is F32) else cast(wide, dtype)
 
     return low.pointwise(like, value)
+
+
+@rule("fma", namespace="prims")
+def _lower_fma(low: Lowering, like: torch.Tensor, x: Value, y: Value, z: Value) -> Value:
+    """x * y + z, which ATen's own kernels round twice as well."""
+    dtype = dtype_of(like.dtype)
+    if dtype.kind == "x":
+        raise NotGenerated("a type that is not generated")
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        a, b, c = (element(v, p, dtype) for v in (x, y, z))
+        return apply("add", apply("mul", a, b), c)
+
+    return low.pointwise(like, value)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from litz.ir import random_op as random_op  # registers the op that has a rule here
 from litz.ir.dtypes import BF16, F16, F32, F64, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ravel
@@ -80,6 +81,12 @@ def _drawn(low: Lowering, like: torch.Tensor, draw: Any) -> View:
     seed = _seed(low)
     shape = sizes(like.shape)
     return low.pointwise(like, lambda p: draw(p, seed, ravel(p, shape)))
+
+
+@rule("random_bits", namespace="litz")
+def _of_seed(low: Lowering, like: torch.Tensor, seed: View, _: Any) -> View:
+    shape = sizes(like.shape)
+    return low.pointwise(like, lambda p: _bits(element(seed, (), I64), ravel(p, shape)))
 
 
 @rule("rand", "rand_like")

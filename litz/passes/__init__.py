@@ -3,39 +3,48 @@
 In: `Graph`, a functional ATen graph with fake values. Out: the same `Graph` with fewer and cheaper
 ops, the same outputs and the same sharing of memory between them. Example:
 `x.view(12).view(3, 4) * 1` becomes `x.view(3, 4)`. A pass is a function from a graph to its number
-of changes, in a file of its own name; `PASSES` is their order.
+of changes, in a file of its own name; `PASSES` is their order. `partition` comes before: it takes
+the joint graph of a training step, runs `JOINT_PASSES` and cuts it into forward and backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
+
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule
 
 from litz.config import Config
-from litz.errors import PassFailed
-from litz.ir.graph import Graph
+from litz.errors import CustomPassFailed, PassFailed
+from litz.ir.graph import Graph, at_path
 from litz.passes.channels_last import channels_last
 from litz.passes.fold_channel_factors import fold_channel_factors
 from litz.passes.fold_constants import fold_constants
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
-from litz.passes.hooks import run_hook
+from litz.passes.hooks import name_of_hook, run_hook
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
 from litz.passes.pack_convolutions import pack_convolutions
+from litz.passes.partition import cut_joint_graph
 from litz.passes.remove_dead_code import remove_dead_code
 from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
+from litz.passes.seed_random_ops import seed_random_ops
+from litz.passes.split_dropouts import split_dropouts
 from litz.target import Target
 from litz.trace import IR, Trace, stage
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One row of the list: a pass and the flag, if any, that turns it off."""
+    """One row of the list: a pass and the flags, if any, that turn it off."""
 
     run: Callable[[Graph], int]
     flag: str | None = None
+    unless: str | None = None  # the flag that turns it off if it is set
 
     @property
     def name(self) -> str:
@@ -46,7 +55,8 @@ class Pass:
         return (self.run.__doc__ or "").split("\n", 1)[0]
 
     def is_on(self, config: Config) -> bool:
-        return self.flag is None or bool(attrgetter(self.flag)(config))
+        is_asked = self.flag is None or bool(attrgetter(self.flag)(config))
+        return is_asked and not (self.unless and getattr(config, self.unless))
 
 
 PASSES = [
@@ -60,6 +70,44 @@ PASSES = [
     Pass(merge_common_subexpressions),
     Pass(remove_dead_code, "use_dce"),
 ]
+# Over forward and backward at once: what both compute becomes one value, to keep or to make twice.
+JOINT_PASSES = [
+    Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
+    Pass(fold_constants, "joint_graph_constant_folding"),
+    Pass(seed_random_ops, unless="fallback_random"),
+    Pass(split_dropouts),
+    Pass(merge_common_subexpressions),
+    Pass(remove_dead_code, "use_dce"),
+]
+
+Modules = tuple[GraphModule, GraphModule]
+
+
+@stage("partition", "a forward and a backward graph with few bytes between them")
+def partition(
+    joint: GraphModule, inputs: Sequence[Any], config: Config, trace: Trace | None = None, *,
+    num_fwd_outputs: int, static_lifetime_input_indices: Iterable[int] | None = None,
+) -> Modules:  # fmt: skip
+    """Run the passes over the joint graph, then cut it: by the user's function or by ours."""
+    named = [str(n.target) for n in joint.graph.nodes if n.op == "get_attr"]
+    graph = Graph(joint, "joint", attributes={name: at_path(joint, name) for name in named})
+    run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
+    with unset_fake_temporarily():  # torch traces with tensors that hold no data; passes compute
+        for each in JOINT_PASSES:
+            if each.is_on(config):
+                _run(each, graph, trace)
+    run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
+    static = tuple(static_lifetime_input_indices or ())
+    if config.custom_partitioner_fn is None:
+        return cut_joint_graph(joint, num_fwd_outputs, static)
+    try:
+        cut = config.custom_partitioner_fn
+        joint.recompile()
+        given = {"num_fwd_outputs": num_fwd_outputs, "static_lifetime_input_indices": static}
+        forward, backward = cut(joint, inputs, **given)
+    except Exception as error:
+        raise CustomPassFailed(name_of_hook("custom_partitioner_fn", cut), error) from error
+    return forward, backward
 
 
 @stage("passes", "fewer and cheaper ops with the same results")
@@ -71,6 +119,9 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
     changes: dict[str, int] = {}
     if not target.holds:
         graph.static = frozenset()
+    if graph.kind == "inference":  # it is its own joint graph
+        run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
+        run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     run_hook("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass, graph)
     for each in PASSES:
         if each.is_on(config):
@@ -94,4 +145,4 @@ def _run(each: Pass, graph: Graph, trace: Trace | None) -> int:
     return count
 
 
-__all__ = ["PASSES", "Pass", "optimize"]
+__all__ = ["JOINT_PASSES", "PASSES", "Pass", "optimize", "partition"]

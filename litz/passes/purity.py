@@ -14,7 +14,7 @@ from torch.fx import Node
 
 _SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
 # Ops of other namespaces are somebody's code: it may count its calls or talk to another process.
-_KNOWN_NAMESPACES = ("aten", "prims")
+_KNOWN_NAMESPACES = ("aten", "prims", "litz")
 
 
 # By op, since torch's own answer takes a while: whether it writes, draws random numbers, asserts

@@ -7,14 +7,18 @@ takes a's place.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.config import Config
 from litz.ir.program import KernelGraph, Plan
 from litz.plan.arena import assign_slots
+from litz.plan.batch import batches, gather_levels
 from litz.plan.order import order_steps
 from litz.trace import stage
 
 
-@stage("plan", "order, lifetimes, one arena")
+@stage("plan", "order, lifetimes, one arena, what runs side by side")
 def plan(graph: KernelGraph, config: Config) -> Plan:
-    """Order the steps, then place the buffers."""
-    return assign_slots(order_steps(graph), config)
+    """Order the steps, place the buffers, and see what may run side by side."""
+    placed = assign_slots(gather_levels(order_steps(graph)), config)
+    return replace(placed, batches=tuple(batches(placed)))

@@ -24,10 +24,8 @@ MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
 # Cases with threads of their own are those of `kernels` again; layers have parameters.
-SMALL = [
-    case for case in QUICK
-    if case.suite not in {*MODELS, "gemm"} and case.threads is None
-]  # fmt: skip
+OTHERS = {*MODELS, "gemm", "train"}
+SMALL = [case for case in QUICK if case.suite not in OTHERS and case.threads is None]
 
 
 @pytest.mark.parametrize("quick", [True, False])
@@ -96,6 +94,19 @@ def test_litz_agrees_with_eager_on_layers(name: str) -> None:
     built = case_named("gemm", name, "4 rows", quick=True).build()
     torch._dynamo.reset()
     assert Agreement(built).fault(built(CANDIDATES["litz"].compile(built.function))) == ""
+
+
+def test_a_training_step_gives_the_gradients_of_the_same_parameters_each_time() -> None:
+    built = case_named("train", "mixer", "step", True).build()
+    agreement = Agreement(built)
+    assert len(agreement.eager) == 1 + len(list(built.function.parameters()))
+    torch._dynamo.reset()
+    step = CANDIDATES["litz"].compile(built.function)
+    for _ in range(2):
+        assert agreement.fault(built(step)) == ""
+    assert any(t.norm() > 0 for t in agreement.eager[1:])
+    models = {case.name for case in SUITES["train"].cases(False)}
+    assert len(models & set(ZOO)) >= 8
 
 
 @pytest.mark.parametrize("shape", SHAPES)

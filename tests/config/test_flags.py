@@ -92,6 +92,9 @@ def _changed(name: str) -> Config:
         "cpp.simdlen": 256,
         "max_autotune_gemm_backends": "ATEN",
         "max_fusion_unique_io_buffers": 4,
+        "joint_custom_pre_pass": print,
+        "joint_custom_post_pass": print,
+        "custom_partitioner_fn": print,
         "post_grad_custom_pre_pass": print,
         "post_grad_custom_post_pass": print,
     }

@@ -25,3 +25,7 @@ UNDEFINED: dict[str, str] = dict.fromkeys(
 def excepted(op: str, dtype: str) -> str | None:
     """Why a difference is no failure, or None if it is one."""
     return EXCEPTIONS.get((op, dtype)) or EXCEPTIONS.get((op, ""))
+
+
+# Ops whose gradients may differ from eager's.
+GRADIENTS: dict[str, str] = {}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litz.ir.program import Plan, read, written
-from tests.stages import stages
+from tests.stages import compiled, stages
 
 X = torch.randn(16, 16)
 
@@ -84,3 +84,58 @@ def test_random_graphs_never_overlap(steps: list[tuple[int, int, bool]]) -> None
         return made[-1] + 1
 
     _assert_no_overlap(stages(function, X).plan)
+
+
+def test_kernels_that_touch_nothing_of_each_other_are_one_batch() -> None:
+    def function(*inputs: torch.Tensor) -> list[torch.Tensor]:
+        return [x.exp() for x in inputs]
+
+    given = [torch.randn(n, 7) for n in (3, 50, 9, 200)]
+    made = stages(function, *given)
+    assert made.plan.batches == ((0, 1, 2, 3),)
+    for found, x in zip(compiled(function)(*given), given, strict=True):
+        torch.testing.assert_close(found, x.exp())
+
+
+def test_a_kernel_that_waits_for_another_is_in_a_later_batch() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        total = x.exp().sum()
+        return total * y, y.sum(0) + total
+
+    body = stages(function, torch.randn(400, 300), torch.randn(50, 60)).plan
+    where = {k: n for n, batch in enumerate(body.batches) for k in batch}
+    assert sorted(where) == list(range(len(body.graph.kernels)))
+    for later, kernel in enumerate(body.graph.kernels):
+        for earlier in range(later):
+            if set(written(body.graph.kernels[earlier])) & set(read(kernel)):
+                assert where[earlier] < where[later]
+
+
+def test_updates_in_step_share_a_kernel() -> None:
+    """What one stores another reads, at the same place in the same turn: values come first."""
+
+    def function(p: torch.Tensor, m: torch.Tensor, g: torch.Tensor) -> None:
+        m.mul_(0.9).add_(g)
+        p.sub_(m * 0.1)
+
+    given = [torch.randn(37, 5) for _ in range(3)]
+    made = stages(function, *(t.clone() for t in given))
+    assert len(made.plan.graph.kernels) == 1 and made.plan.arena_bytes == 0
+    ours, eager = [t.clone() for t in given], [t.clone() for t in given]
+    compiled(function)(*ours)
+    function(*eager)
+    torch.testing.assert_close(ours, eager)
+
+
+def test_updates_out_of_step_do_not() -> None:
+    def function(p: torch.Tensor, m: torch.Tensor) -> None:
+        new = m * 2
+        p.add_(m.t())
+        m.copy_(new)
+
+    given = [torch.randn(8, 8) for _ in range(2)]
+    assert len(stages(function, *(t.clone() for t in given)).plan.graph.kernels) == 2
+    ours, eager = [t.clone() for t in given], [t.clone() for t in given]
+    compiled(function)(*ours)
+    function(*eager)
+    torch.testing.assert_close(ours, eager)

@@ -7,7 +7,17 @@ file with a `SUITE` and give it a row here. Example: `SUITES["cpu"].cases(True)[
 from __future__ import annotations
 
 from litz.bench.case import Case, Suite
-from litz.bench.suites import attention, calls, compile, cpu, gemm, kernels, memory, scaling
+from litz.bench.suites import (
+    attention,
+    calls,
+    compile,
+    cpu,
+    gemm,
+    kernels,
+    memory,
+    scaling,
+    train,
+)
 
 SUITES: dict[str, Suite] = {
     "cpu": cpu.SUITE,
@@ -18,6 +28,7 @@ SUITES: dict[str, Suite] = {
     "compile": compile.SUITE,
     "scaling": scaling.SUITE,
     "memory": memory.SUITE,
+    "train": train.SUITE,
 }
 
 

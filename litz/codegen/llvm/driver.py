@@ -1,71 +1,23 @@
 """The driver: native functions that launch kernels, so that Python makes one call for many.
 
 In: a `Plan`, the function of each kernel. Out: LLVM IR text. Every driver function takes the table:
-one pointer each for the error flag, the arena and the buffers that live outside it. `@litz_step_k`
-launches kernel k; `@litz_segment_j` launches the kernels between two ATen calls. Threads are
-OpenMP's, from the very library torch runs on, so that both share one pool.
+one pointer each for the error flag, the arena and the buffers that live outside it. What a launch
+needs is data: `@litz_launches[k]` holds the function of kernel k, where its arguments lie and how
+much work it is. `@litz_run` runs a few of them as one: their work end to end, cut into a piece for
+each thread. `@litz_step_k` runs kernel k; `@litz_segment_j` the kernels between two ATen calls,
+batch by batch. Threads are OpenMP's, from the very library torch runs on: both share one pool.
 """
 
 from __future__ import annotations
 
+from litz.codegen.llvm.launch import RUNTIME, UNIT
 from litz.codegen.llvm.samples import samples_text
 from litz.ir.program import Kernel, Plan
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.source import ARENA, ERROR_FLAG, Segment
+from litz.ir.source import ARENA, Segment
 
-RUNTIME = """
-declare i32 @omp_get_max_threads()
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-
-%litz.job = type { ptr, ptr, i64 }
-
-define internal void @litz_worker(ptr %job) #0 {
-  %fn.at = getelementptr %litz.job, ptr %job, i32 0, i32 0
-  %fn = load ptr, ptr %fn.at
-  %args.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
-  %args = load ptr, ptr %args.at
-  %tasks.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
-  %tasks = load i64, ptr %tasks.at
-  %me32 = call i32 @omp_get_thread_num()
-  %all32 = call i32 @omp_get_num_threads()
-  %me = zext i32 %me32 to i64
-  %all = zext i32 %all32 to i64
-  %low = mul i64 %tasks, %me
-  %begin = udiv i64 %low, %all
-  %high = add i64 %low, %tasks
-  %end = udiv i64 %high, %all
-  call void %fn(ptr %args, i64 %begin, i64 %end)
-  ret void
-}
-
-define internal void @litz_parallel(ptr %fn, ptr %args, i64 %tasks, i64 %grain, i32 %most) #0 {
-  %available = call i32 @omp_get_max_threads()
-  %allowed = call i32 @llvm.umin.i32(i32 %available, i32 %most)
-  %wide = zext i32 %allowed to i64
-  %useful = udiv i64 %tasks, %grain
-  %threads = call i64 @llvm.umin.i64(i64 %wide, i64 %useful)
-  %alone = icmp ule i64 %threads, 1
-  br i1 %alone, label %serial, label %parallel
-serial:
-  call void %fn(ptr %args, i64 0, i64 %tasks)
-  ret void
-parallel:
-  %job = alloca %litz.job
-  store ptr %fn, ptr %job
-  %args.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
-  store ptr %args, ptr %args.at
-  %tasks.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
-  store i64 %tasks, ptr %tasks.at
-  %count = trunc i64 %threads to i32
-  call void @GOMP_parallel(ptr @litz_worker, ptr %job, i32 %count, i32 0)
-  ret void
-}
-
-declare i32 @llvm.umin.i32(i32, i32)
-declare i64 @llvm.umin.i64(i64, i64)
-"""
+# The work of one launch is counted up to here: finer pieces would not be cut differently.
+MOST_WORK = 1 << 20
 
 
 def preparation(plan: Plan) -> Segment | None:
@@ -108,55 +60,56 @@ def driver_text(
     plan: Plan, scheduled: list[ScheduledKernel], names: list[str], layout: dict[str, int],
     threads: int,
 ) -> str:  # fmt: skip
-    """One step a kernel, one segment a run of them."""
-    steps = [
-        _step(k, plan, kernel, name, layout, threads)
-        for k, (kernel, name) in enumerate(zip(scheduled, names, strict=True))
-    ]
-    runs = [_segment(segment) for segment in segments(plan)]
+    """The launches, one step a kernel, one segment a run of them."""
+    runs = [_segment(segment, plan, scheduled, threads) for segment in segments(plan)]
     first = preparation(plan)
     if first is not None:
-        runs += [_segment(first), samples_text(plan, layout)]
-    return "\n".join([RUNTIME, *steps, *runs])
-
-
-def _step(
-    k: int, plan: Plan, scheduled: ScheduledKernel, name: str, layout: dict[str, int], threads: int
-) -> str:
-    """Put the pointers a kernel takes side by side and run its tasks."""
-    count = len(scheduled.arguments) + 1
-    lines = [f"define void @litz_step_{k}(ptr %table) #0 {{", f"  %args = alloca [{count} x ptr]"]
-    lines += _entry("arena", ARENA)
-    for position, buffer in enumerate(scheduled.arguments):
-        slot = plan.slots.get(buffer.name)
-        if slot is None:
-            lines += _entry(f"b{position}", layout[buffer.name])
-        else:
-            lines.append(f"  %b{position} = getelementptr i8, ptr %arena, i64 {slot.offset}")
-        lines.append(f"  %at{position} = getelementptr ptr, ptr %args, i64 {position}")
-        lines.append(f"  store ptr %b{position}, ptr %at{position}")
-    lines += _entry("flag", ERROR_FLAG)
-    lines.append(f"  %flag.at = getelementptr ptr, ptr %args, i64 {count - 1}")
-    lines.append("  store ptr %flag, ptr %flag.at")
-    tasks, grain = scheduled.tasks, scheduled.choice.grain
-    if tasks < 2 * grain or threads == 1:
-        lines.append(f"  call void @{name}(ptr %args, i64 0, i64 {tasks})")
-    else:
-        lines.append(
-            f"  call void @litz_parallel(ptr @{name}, ptr %args, i64 {tasks}, i64 {grain},"
-            f" i32 {threads})"
-        )
-    return "\n".join([*lines, "  ret void", "}", ""])
-
-
-def _entry(name: str, position: int) -> list[str]:
-    return [
-        f"  %{name}.slot = getelementptr ptr, ptr %table, i64 {position}",
-        f"  %{name} = load ptr, ptr %{name}.slot",
+        runs += [_segment(first, plan, scheduled, threads), samples_text(plan, layout)]
+    steps = [
+        _function(f"litz_step_{k}", [_run((k,), scheduled, threads)]) for k in range(len(scheduled))
     ]
+    return "\n".join([RUNTIME, _launches(plan, scheduled, names, layout), *steps, *runs])
 
 
-def _segment(segment: Segment) -> str:
-    calls = [f"  call void @litz_step_{k}(ptr %table)" for k in segment.kernels]
-    head = f"define void @{segment.name}(ptr %table) #0 {{"
-    return "\n".join([head, *calls, "  ret void", "}", ""])
+def _launches(
+    plan: Plan, scheduled: list[ScheduledKernel], names: list[str], layout: dict[str, int]
+) -> str:
+    """What each kernel is called with: a table's entry, or -1 - offset for a place in the arena."""
+    lines, entries = [], []
+    for k, (kernel, name) in enumerate(zip(scheduled, names, strict=True)):
+        slots = [(b.name, plan.slots.get(b.name)) for b in kernel.arguments]
+        places = [layout[n] if slot is None else -1 - slot.offset for n, slot in slots]
+        count, numbers = len(places), ", ".join(f"i64 {place}" for place in places)
+        lines.append(f"@litz_places_{k} = private constant [{count} x i64] [{numbers}]")
+        entries.append(
+            f"%litz.launch {{ ptr @{name}, ptr @litz_places_{k}, i64 {count}, "
+            f"i64 {kernel.tasks}, i64 {_work(kernel)} }}"
+        )
+    held = f"[{len(entries)} x %litz.launch] [{', '.join(entries)}]"
+    return "\n".join([*lines, f"@litz_launches = private constant {held}", ""])
+
+
+def _work(kernel: ScheduledKernel) -> int:
+    """In parts of what is worth a thread."""
+    return min(max(UNIT * kernel.tasks // kernel.choice.grain, 1), MOST_WORK)
+
+
+def _run(batch: tuple[int, ...], scheduled: list[ScheduledKernel], threads: int) -> str:
+    """Kernels of successive numbers, as one launch."""
+    pointers = sum(len(scheduled[k].arguments) + 1 for k in batch)
+    work = sum(_work(scheduled[k]) for k in batch)
+    first = f"getelementptr (%litz.launch, ptr @litz_launches, i64 {batch[0]})"
+    return (
+        f"  call void @litz_run(ptr %table, ptr {first}, i64 {len(batch)}, i64 {pointers}, "
+        f"i64 {work}, i32 {threads})"
+    )
+
+
+def _segment(segment: Segment, plan: Plan, scheduled: list[ScheduledKernel], threads: int) -> str:
+    inside = set(segment.kernels)
+    calls = [_run(batch, scheduled, threads) for batch in plan.batches if inside.issuperset(batch)]
+    return _function(segment.name, calls)
+
+
+def _function(name: str, calls: list[str]) -> str:
+    return "\n".join([f"define void @{name}(ptr %table) #0 {{", *calls, "  ret void", "}", ""])

@@ -1,0 +1,158 @@
+"""Launches: LLVM IR that runs a few kernels as one piece of work, shared out over the threads.
+
+In: nothing. Out: `RUNTIME`, text that every module holds. A launch is { function, places of its
+arguments, how many, tasks, work }. `@litz_run` puts the arguments of all launches side by side on
+the stack. Their work lies end to end; thread t of n takes the t-th n-th of it, which may be a part
+of one kernel or many small ones:
+
+    launch 0 (work 100)      launch 1 (work 20)  launch 2 (80)
+    |--------------------|----|-----------------|
+    thread 0             thread 1
+"""
+
+from __future__ import annotations
+
+# The work that is worth a thread.
+UNIT = 64
+
+RUNTIME = f"""
+declare i32 @omp_get_max_threads()
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+declare i32 @llvm.umin.i32(i32, i32)
+declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)
+
+%litz.launch = type {{ ptr, ptr, i64, i64, i64 }}
+%litz.job = type {{ ptr, ptr, i64, i64 }}
+
+define internal void @litz_share(ptr %job, i64 %low, i64 %high) #0 {{
+entry:
+  %launches = load ptr, ptr %job
+  %starts.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
+  %starts = load ptr, ptr %starts.at
+  %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
+  %count = load i64, ptr %count.at
+  br label %launch
+launch:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %done ]
+  %first = phi i64 [ 0, %entry ], [ %after, %done ]
+  %work.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 4
+  %work = load i64, ptr %work.at
+  %after = add i64 %first, %work
+  %from = call i64 @llvm.umax.i64(i64 %low, i64 %first)
+  %to = call i64 @llvm.umin.i64(i64 %high, i64 %after)
+  %any = icmp ult i64 %from, %to
+  br i1 %any, label %part, label %done
+part:
+  %tasks.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 3
+  %tasks = load i64, ptr %tasks.at
+  %from.own = sub i64 %from, %first
+  %to.own = sub i64 %to, %first
+  %from.part = mul i64 %from.own, %tasks
+  %to.part = mul i64 %to.own, %tasks
+  %begin = udiv i64 %from.part, %work
+  %end = udiv i64 %to.part, %work
+  %some = icmp ult i64 %begin, %end
+  br i1 %some, label %run, label %done
+run:
+  %fn.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 0
+  %fn = load ptr, ptr %fn.at
+  %args.at = getelementptr ptr, ptr %starts, i64 %k
+  %args = load ptr, ptr %args.at
+  call void %fn(ptr %args, i64 %begin, i64 %end)
+  br label %done
+done:
+  %k.next = add i64 %k, 1
+  %more = icmp ult i64 %k.next, %count
+  br i1 %more, label %launch, label %out
+out:
+  ret void
+}}
+
+define internal void @litz_worker(ptr %job) #0 {{
+  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 3
+  %work = load i64, ptr %work.at
+  %me32 = call i32 @omp_get_thread_num()
+  %all32 = call i32 @omp_get_num_threads()
+  %me = zext i32 %me32 to i64
+  %all = zext i32 %all32 to i64
+  %before = mul i64 %work, %me
+  %low = udiv i64 %before, %all
+  %behind = add i64 %before, %work
+  %high = udiv i64 %behind, %all
+  call void @litz_share(ptr %job, i64 %low, i64 %high)
+  ret void
+}}
+
+define internal void @litz_run(ptr %table, ptr %launches, i64 %count, i64 %pointers, i64 %work,
+                               i32 %most) #0 {{
+entry:
+  %args = alloca ptr, i64 %pointers
+  %starts = alloca ptr, i64 %count
+  %job = alloca %litz.job
+  %flag = load ptr, ptr %table
+  %arena.at = getelementptr ptr, ptr %table, i64 1
+  %arena = load ptr, ptr %arena.at
+  br label %launch
+launch:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %filled ]
+  %free = phi ptr [ %args, %entry ], [ %free.next, %filled ]
+  %start = getelementptr ptr, ptr %starts, i64 %k
+  store ptr %free, ptr %start
+  %places.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 1
+  %places = load ptr, ptr %places.at
+  %n.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 2
+  %n = load i64, ptr %n.at
+  br label %place
+place:
+  %j = phi i64 [ 0, %launch ], [ %j.next, %place ]
+  %place.at = getelementptr i64, ptr %places, i64 %j
+  %p = load i64, ptr %place.at
+  %outside = icmp sge i64 %p, 0
+  %row = select i1 %outside, i64 %p, i64 0
+  %entry.at = getelementptr ptr, ptr %table, i64 %row
+  %listed = load ptr, ptr %entry.at
+  %offset = xor i64 %p, -1
+  %inside = getelementptr i8, ptr %arena, i64 %offset
+  %pointer = select i1 %outside, ptr %listed, ptr %inside
+  %arg = getelementptr ptr, ptr %free, i64 %j
+  store ptr %pointer, ptr %arg
+  %j.next = add i64 %j, 1
+  %more = icmp ult i64 %j.next, %n
+  br i1 %more, label %place, label %filled
+filled:
+  %last = getelementptr ptr, ptr %free, i64 %n
+  store ptr %flag, ptr %last
+  %free.next = getelementptr ptr, ptr %last, i64 1
+  %k.next = add i64 %k, 1
+  %again = icmp ult i64 %k.next, %count
+  br i1 %again, label %launch, label %ready
+ready:
+  store ptr %launches, ptr %job
+  %starts.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
+  store ptr %starts, ptr %starts.at
+  %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
+  store i64 %count, ptr %count.at
+  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 3
+  store i64 %work, ptr %work.at
+  %useful = udiv i64 %work, {UNIT}
+  %little = icmp ule i64 %useful, 1
+  br i1 %little, label %serial, label %ask
+ask:
+  %available = call i32 @omp_get_max_threads()
+  %allowed = call i32 @llvm.umin.i32(i32 %available, i32 %most)
+  %wide = zext i32 %allowed to i64
+  %threads = call i64 @llvm.umin.i64(i64 %wide, i64 %useful)
+  %alone = icmp ule i64 %threads, 1
+  br i1 %alone, label %serial, label %parallel
+serial:
+  call void @litz_share(ptr %job, i64 0, i64 %work)
+  ret void
+parallel:
+  %team = trunc i64 %threads to i32
+  call void @GOMP_parallel(ptr @litz_worker, ptr %job, i32 %team, i32 0)
+  ret void
+}}
+"""

@@ -1,0 +1,218 @@
+"""The joint graph of a training step, cut into a forward and a backward one.
+
+In: AOTAutograd's joint graph. Out: two modules, and between them as few bytes as pay: each value
+that the backward needs is kept, or computed again from others that are, whichever is cheaper. The
+cheapest choice is a minimum cut. Each value is a pair of vertices:
+
+    source --again--> in --keep--> out --> in of its users, or the sink if the backward uses it
+
+An edge is cut if it runs from the source's side to the sink's: `keep` if the value is saved,
+`again` if it is computed in the backward. Matrix products are never computed again, but where
+`torch.utils.checkpoint` says so or where `activation_memory_budget` is below 1; random numbers
+never are (`seed_random_ops` makes those that a checkpoint wants again functions of a seed).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch
+from torch._functorch.partitioners import (
+    _extract_fwd_bwd_modules,
+    reordering_to_mimic_autograd_engine,
+)
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from litz.passes.aliasing import written_operands
+from litz.passes.min_cut import INFINITE, Network
+from litz.passes.purity import is_repeatable
+from litz.passes.recompute import (
+    bytes_of,
+    effort,
+    full_effort,
+    is_loop,
+    is_told_to_recompute,
+    is_view,
+    policy,
+)
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# More than any program moves: kept only where nothing else can be.
+LAST_RESORT = 1e15
+# Cuts that are tried to come down to a budget of memory.
+TRIALS = 16
+
+
+def cut_joint_graph(
+    joint: GraphModule, forward_outputs: int, static: Iterable[int] = ()
+) -> tuple[GraphModule, GraphModule]:
+    """The forward and the backward module; `static` are the inputs that live on anyway."""
+    graph = _Joint(joint, forward_outputs, static)
+    _keep_between_checkpoints(graph.nodes)
+    saved = graph.choose(_budget(graph.nodes))
+    sizes = [n for n in saved if isinstance(n.meta.get("val"), SYMBOLIC)]
+    tensors = [n for n in saved if not isinstance(n.meta.get("val"), SYMBOLIC)]
+    forward, backward = _extract_fwd_bwd_modules(
+        joint, tensors, saved_sym_nodes=sizes, num_fwd_outputs=forward_outputs
+    )
+    # What is computed again comes right before its first use, not at the start.
+    return forward, reordering_to_mimic_autograd_engine(backward)
+
+
+@dataclass(frozen=True)
+class _Cost:
+    keep: float
+    again: float
+
+
+class _Joint:
+    """The joint graph, and which part of it each node belongs to."""
+
+    def __init__(self, joint: GraphModule, forward_outputs: int, static: Iterable[int]) -> None:
+        *self.nodes, output = joint.graph.nodes
+        results: Sequence[Any] = output.args[0]  # type: ignore[assignment]
+        primals = [n for n in self.nodes if n.op == "placeholder" and "tangents" not in n.name]
+        self.static = {primals[k] for k in static}
+        self.written = {w for n in self.nodes for w in written_operands(n)}
+        self.written.update(_written_behind(primals, output))
+        self.wanted = {n for n in results[forward_outputs:] if isinstance(n, Node)}
+        shown = {n for n in results[:forward_outputs] if isinstance(n, Node)}
+        self.forward = _ancestors(shown, self.nodes)
+        self.backward: set[Node] = set()
+        for node in self.nodes:
+            if _starts_backward(node) or self.backward.intersection(node.all_input_nodes):
+                self.backward.add(node)
+        self.read_in_forward = shown | self._materialized(lambda user: user in self.forward)
+        self.read_in_backward = self._materialized(lambda user: user in self.backward)
+
+    def _materialized(self, among: Callable[[Node], bool]) -> set[Node]:
+        """Nodes that something other than a loop reads, itself or through views."""
+        found: set[Node] = set()
+        for node in reversed(self.nodes):
+            for user in node.users:
+                seen = user in found if is_view(user) else among(user) and not is_loop(user)
+                if seen and user.op != "output":
+                    found.add(node)
+        return found
+
+    def choose(self, budget: float) -> list[Node]:
+        """The values to save, in order: those of the cheapest cut that fits the budget."""
+        best = self._cut(effort, 1.0)
+        if budget >= 1 or self._size(best) == 0:
+            return best
+        most, low, high = budget * self._size(best), 0.0, 20.0
+        best = self._cut(full_effort, 2.0**high)
+        for _ in range(TRIALS):
+            weight = (low + high) / 2
+            trial = self._cut(full_effort, 2.0**weight)
+            if self._size(trial) <= most:
+                best, high = trial, weight
+            else:
+                low = weight
+        return best
+
+    def _size(self, saved: list[Node]) -> int:
+        kept = (n for n in saved if n.op != "placeholder")
+        return sum(bytes_of(n.meta.get("val")) for n in kept)
+
+    def _cut(self, effort_of: Callable[[Node], float], weight: float) -> list[Node]:
+        """The cheapest cut if each byte that is kept counts `weight` times."""
+        network = Network()
+        source, sink = network.add_vertex(), network.add_vertex()
+        middle = [n for n in self.nodes if n not in self.backward]
+        enter = {n: network.add_vertex() for n in middle}
+        leave = {n: network.add_vertex() for n in middle}
+        for node in middle:
+            cost = self._cost(node, effort_of)
+            network.add_edge(source, enter[node], cost.again)
+            network.add_edge(enter[node], leave[node], cost.keep * weight)
+            if node in self.wanted or self.backward.intersection(node.users):
+                network.add_edge(leave[node], sink, INFINITE)
+            for user in node.users:
+                if user in enter:
+                    network.add_edge(leave[node], enter[user], INFINITE)
+        later = network.sink_side(source, sink)
+        return [n for n in middle if enter[n] not in later and leave[n] in later]
+
+    def _cost(self, node: Node, effort_of: Callable[[Node], float]) -> _Cost:
+        value = node.meta.get("val")
+        if node.op == "get_attr":  # both graphs hold it
+            return _Cost(INFINITE, 0)
+        if node.op == "placeholder":
+            if node in self.written:  # the backward would see what the forward made of it
+                return _Cost(LAST_RESORT, INFINITE)
+            return _Cost(0 if node in self.static else max(bytes_of(value), 1), INFINITE)
+        if is_told_to_recompute(node) and not _is_random(node):  # another draw is another number
+            return _Cost(INFINITE, 0)
+        again = self._again(node, effort_of)
+        if policy(node) is CheckpointPolicy.MUST_SAVE and isinstance(value, torch.Tensor):
+            return _Cost(0, again)
+        if isinstance(value, torch.SymInt):
+            return _Cost(bytes_of(value), again)
+        if not isinstance(value, torch.Tensor) or (is_view(node) and again == 0):
+            return _Cost(INFINITE, again)  # its items, its numbers or its base are kept instead
+        # What an op other than a loop makes, or reads in the forward, is in memory anyway.
+        moves = 1 if node in self.read_in_forward or not is_loop(node) else 2
+        return _Cost(moves * bytes_of(value), again)
+
+    def _again(self, node: Node, effort_of: Callable[[Node], float]) -> float:
+        """The cost of another computation; none if the forward does not need it at all."""
+        if policy(node) in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE):
+            return INFINITE
+        if not is_repeatable(node) or self.written.intersection(node.all_input_nodes):
+            return INFINITE
+        if node not in self.forward:
+            return 0.0
+        extra = 2 * bytes_of(node.meta.get("val")) if node in self.read_in_backward else 0
+        return effort_of(node) + (0 if is_view(node) else extra)
+
+
+def _written_behind(primals: list[Node], output: Node) -> Iterable[Node]:
+    """The inputs that AOTAutograd writes into behind the forward; it describes each result."""
+    results = (getattr(d, "mutated_input", None) for d in output.meta.get("desc", ()))
+    names = [result for result in results if result is not None]
+    return [n for n in primals if n.meta.get("desc") in names]
+
+
+def _starts_backward(node: Node) -> bool:
+    tag = node.meta.get("partitioner_tag")
+    if tag == "must_be_in_backward" or (node.op == "placeholder" and "tangents" in node.name):
+        return True
+    return tag == "is_backward" and node.op == "call_function" and not is_repeatable(node)
+
+
+def _ancestors(ends: set[Node], nodes: list[Node]) -> set[Node]:
+    """What some nodes are made from, and what writes into memory."""
+    found = set(ends)
+    for node in reversed(nodes):
+        if node in found or (written_operands(node) and not _starts_backward(node)):
+            found.update((node, *node.all_input_nodes))
+    return found
+
+
+def _is_random(node: Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _keep_between_checkpoints(nodes: list[Node]) -> None:
+    """Where one checkpointed region follows another, the value between them is kept.
+
+    So is what leaves a region with a hook on its gradient: the hook runs before the region does.
+    """
+    for node in filter(is_told_to_recompute, nodes):
+        region = node.meta.get("ac_graph_id", 0)
+        again = [user for user in node.users if is_told_to_recompute(user)]
+        hooked = node.meta.get("has_backward_hook", False) and not again
+        if hooked or any(user.meta.get("ac_graph_id", 0) > region for user in again):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _budget(nodes: list[Node]) -> float:
+    """torch's setting, between 0 (keep the inputs alone) and 1 (keep what pays)."""
+    marked = (n.meta["memory_budget"] for n in nodes if "memory_budget" in n.meta)
+    return float(next(marked, functorch.activation_memory_budget))

@@ -1,0 +1,127 @@
+"""What it costs to keep a value for the backward, and what to compute it there again.
+
+In: a node of the joint graph. Out: bytes. A value that is kept is written and read; one that is
+computed again takes time, told in the bytes that could be moved meanwhile. Example: keeping
+`exp(x)` of a million floats costs 8 MB, computing it again 3 MB: cheaper, if x is there.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.flop_counter import flop_registry
+
+from litz.passes.aliasing import viewed_operand
+from litz.passes.purity import is_repeatable
+
+aten, prims = torch.ops.aten, torch.ops.prims
+NEVER = float("inf")
+# Bytes that move while one element is computed: by an addition, by an exponential.
+PLAIN, COSTLY = 0.25, 3.0
+# Floating-point operations of a matrix product that take as long as one byte of memory.
+FLOPS_A_BYTE = 16
+# A size that depends on data, where a number is needed to compare.
+UNKNOWN_SIZE = 4096
+
+_COSTLY_NAMES = """
+    acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 gelu
+    lgamma log log10 log1p log2 mish pow sigmoid silu sin sinh softplus tan tanh fmod remainder
+"""
+_COSTLY = frozenset(getattr(aten, name) for name in _COSTLY_NAMES.split())
+# Loops over their result, or that of the op they are written into, though not tagged pointwise.
+_LOOPS = frozenset(
+    (
+        *(aten.full, aten.full_like, aten.scalar_tensor, aten.arange, prims.iota, aten.empty),
+        *(aten.clone, aten._to_copy, prims.convert_element_type, aten.where, aten.cat),
+        *(aten.constant_pad_nd, aten.index, aten._unsafe_index, aten.gather, aten.embedding),
+        *(aten.index_select, aten.slice_scatter, aten.select_scatter, aten.flip, aten.repeat),
+        *(aten.zeros_like, aten.ones_like, aten.empty_like, aten.new_zeros, aten.new_full),
+        *(aten.lift_fresh_copy, aten.masked_fill),
+    )
+)
+_REDUCTIONS = frozenset(
+    (
+        *(aten.sum, aten.mean, aten.amax, aten.amin, aten.var, aten.var_mean, aten.prod),
+        *(aten.any, aten.all, aten.argmax, aten.argmin),
+    )
+)
+
+
+def bytes_of(value: Any) -> int:
+    """The memory of a tensor, or of several."""
+    if isinstance(value, (tuple, list)):
+        return sum(map(bytes_of, value))
+    if not isinstance(value, torch.Tensor):
+        return 8
+    return _number(value.numel()) * int(value.dtype.itemsize)
+
+
+def _number(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint if size.node.has_hint() else None
+    return UNKNOWN_SIZE if hint is None else int(hint)
+
+
+def policy(node: Node) -> CheckpointPolicy | None:
+    """What `torch.utils.checkpoint` asks of a node."""
+    return node.meta.get("recompute")  # type: ignore[no-any-return]
+
+
+def is_told_to_recompute(node: Node) -> bool:
+    return policy(node) in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node shows memory that another one has."""
+    return node.target is not operator.getitem and viewed_operand(node) is not None
+
+
+def is_loop(node: Node) -> bool:
+    """Whether an op becomes a loop that kernels take in, so that its operands need no memory."""
+    if not isinstance(node.target, OpOverload) or not is_repeatable(node):
+        return False
+    packet = node.target.overloadpacket
+    known = packet in _LOOPS or packet in _REDUCTIONS
+    return known or torch.Tag.pointwise in node.target.tags or is_view(node)
+
+
+def effort(node: Node) -> float:
+    """Bytes' worth of time that an op takes, its operands being there; NEVER if it is no loop."""
+    value = node.meta.get("val")
+    if is_view(node) or not isinstance(value, torch.Tensor):
+        return 0.0 if is_repeatable(node) else NEVER
+    if not is_loop(node):
+        return NEVER
+    assert isinstance(node.target, OpOverload)
+    packet = node.target.overloadpacket
+    if packet in _REDUCTIONS:
+        return float(sum(bytes_of(n.meta.get("val")) for n in node.all_input_nodes))
+    return _number(value.numel()) * (COSTLY if packet in _COSTLY else PLAIN)
+
+
+def full_effort(node: Node) -> float:
+    """The same, of products and whatever else repeats: what counts if memory is short."""
+    known = effort(node)
+    if known < NEVER or not is_repeatable(node):
+        return known
+    moved = bytes_of(node.meta.get("val")) + sum(
+        bytes_of(n.meta.get("val")) for n in node.all_input_nodes
+    )
+    return moved + _flops(node) / FLOPS_A_BYTE
+
+
+def _flops(node: Node) -> float:
+    assert isinstance(node.target, OpOverload)
+    count = flop_registry.get(node.target.overloadpacket)
+    if count is None:
+        return 0.0
+    args, kwargs = torch.fx.node.map_arg(
+        (node.args, dict(node.kwargs)), lambda n: n.meta.get("val")
+    )
+    return float(_number(count(*args, **kwargs, out_val=node.meta.get("val"))))
