@@ -299,6 +299,8 @@ class Plan:
     arena_bytes: int = 0
     # Bytes the intermediates would take without reuse: what the plan saved is the difference.
     unplanned_bytes: int = 0
+    # What a kernel writes into the memory of a result of ATen's that nobody needs any more.
+    heirs: dict[str, str] = field(default_factory=dict)
     # Kernels, by number, that run as one launch: none touches what another of them writes.
     batches: tuple[tuple[int, ...], ...] = ()
 

@@ -2,7 +2,7 @@
 
 In: an ordered `KernelGraph`. Out: `Plan` with a slot for every intermediate. Walking in order, a
 buffer takes the smallest free block that holds it; a kernel that reads a dying buffer only where it
-writes takes that buffer's place outright.
+writes takes that buffer's place outright, be it in the arena or memory that an ATen call brought.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from litz.ir.program import (
     KernelGraph,
     Plan,
     Slot,
+    ViewArg,
     exprs_of,
     loads,
     read,
@@ -25,6 +26,8 @@ from litz.ir.program import (
 from litz.plan.order import byte_size, intermediates, never_written
 
 ALIGNMENT = 64
+# Calls whose result is large and certainly shares memory with nothing.
+FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.")
 
 
 class Arena:
@@ -75,28 +78,44 @@ def assign_slots(graph: KernelGraph, config: Config) -> Plan:
     for k, step in enumerate(graph.body):
         for b in (*read(step), *written(step)):
             last[b] = k
-    arena = Arena()
+    arena, brought, heirs = Arena(), _brought(graph), dict[str, str]()
     slots = {b.name: Slot(0, 0) for b in never_written(graph)}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
-        dying = [b for b in dying if b in placed]
+        dying = [b for b in dying if b in placed or b in brought]
         taken: set[Buffer] = set()
         read_at = _read_at(step) if config.inplace_buffers else {}
         for b in written(step):
-            if b not in placed or b.name in slots:
+            if b not in placed or b.name in slots or b.name in heirs:
                 continue
             heir = _replaced(step, b, [old for old in dying if old not in taken], read_at)
             if heir is not None and heir.name in slots:
                 taken.add(heir)
                 slots[b.name] = slots[heir.name]
+            elif heir is not None and _same_layout(heir, b):
+                taken.add(heir)
+                heirs[b.name] = heir.name
+                brought.add(b)
             else:
                 slots[b.name] = arena.take(byte_size(b))
         if config.allow_buffer_reuse:
             for b in dying:
-                if b not in taken:
+                if b not in taken and b.name in slots:
                     arena.give(slots[b.name])
     total = sum(-(-byte_size(b) // ALIGNMENT) * ALIGNMENT for b in placed)
-    return Plan(graph, slots, arena.size, total)
+    return Plan(graph, slots, arena.size, total, heirs)
+
+
+def _brought(graph: KernelGraph) -> set[Buffer]:
+    """Results of ATen calls, each alone in memory of its own, that the caller does not see."""
+    shown = {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
+    calls = [s for s in graph.body[graph.prepared :] if isinstance(s, Extern)]
+    fresh = [s for s in calls if s.single and not s.into and s.target.startswith(FRESH)]
+    return {b for s in fresh for b in s.outputs if b is not None} - shown
+
+
+def _same_layout(one: Buffer, other: Buffer) -> bool:
+    return (one.shape, one.strides, one.dtype) == (other.shape, other.strides, other.dtype)
 
 
 def _read_at(step: Kernel | Extern) -> dict[Buffer, set[Expr]]:

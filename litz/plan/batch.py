@@ -72,7 +72,7 @@ class _Places:
     """Memory: buffers by name, and blocks of the arena, of which several buffers may share one."""
 
     def __init__(self, plan: Plan) -> None:
-        self.slots = plan.slots
+        self.slots, self.heirs = plan.slots, plan.heirs
         self.names: set[str] = set()
         self.blocks: list[tuple[int, int]] = []
 
@@ -80,9 +80,15 @@ class _Places:
         for buffer in buffers:
             slot = self.slots.get(buffer.name)
             if slot is None:
-                self.names.add(buffer.name)
+                self.names.add(self._root(buffer.name))
             else:
                 self.blocks.append((slot.offset, slot.offset + slot.bytes))
+
+    def _root(self, name: str) -> str:
+        """The result of ATen's whose memory a buffer has inherited, or itself."""
+        while name in self.heirs:
+            name = self.heirs[name]
+        return name
 
     def meet(self, buffers: list[Buffer]) -> bool:
         """Whether one of the buffers lies where one of these does."""
@@ -91,6 +97,6 @@ class _Places:
     def _meets(self, buffer: Buffer) -> bool:
         slot = self.slots.get(buffer.name)
         if slot is None:
-            return buffer.name in self.names
+            return self._root(buffer.name) in self.names
         end = slot.offset + slot.bytes
         return any(low < end and slot.offset < high for low, high in self.blocks)

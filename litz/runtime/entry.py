@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -144,6 +145,7 @@ class Entry:
                 self._extern(step)
                 in_segment = False
             elif not in_segment:
+                self._inherit(position)
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
@@ -154,6 +156,16 @@ class Entry:
 
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
+
+    def _inherit(self, position: int) -> None:
+        """What the kernels of a segment write into memory of ATen's that is theirs by now."""
+        for step in takewhile(lambda s: isinstance(s, Kernel), self.graph.body[position:]):
+            for buffer in written(step):
+                before = self.plan.heirs.get(buffer.name)
+                if before is not None and buffer.name not in self.local:
+                    self.local[buffer.name] = name = f"t{len(self.local)}"
+                    self.lines.append(f"{name} = {self.local[before]}")
+                    self._point(buffer.name)
 
     def _extern(self, step: Extern) -> None:
         op = self._name("op", op_of(step))

@@ -68,10 +68,10 @@ def returns_alias(step: Extern) -> bool:
 
 
 def freed_after(plan: Plan) -> dict[int, list[str]]:
-    """For each step, ATen's own results that no later step and no output uses."""
+    """For each step, ATen's own results, and their heirs, that nothing uses any more."""
     body = plan.graph.body
     calls = [s for s in body[plan.graph.prepared :] if isinstance(s, Extern) and not s.into]
-    own = {b.name for s in calls for b in s.writes}
+    own = {b.name for s in calls for b in s.writes} | set(plan.heirs)
     shown = {o.value.buffer.name for o in plan.graph.outputs if isinstance(o.value, ViewArg)}
     found: dict[int, list[str]] = {}
     for name, position in plan.last_use.items():

@@ -139,3 +139,36 @@ def test_updates_out_of_step_do_not() -> None:
     compiled(function)(*ours)
     function(*eager)
     torch.testing.assert_close(ours, eager)
+
+
+def test_a_kernel_takes_over_what_an_aten_call_brought() -> None:
+    """The sigmoid goes where the convolution's result was, which nobody needs any more."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        between = torch.sigmoid(torch.conv1d(x, w))
+        return torch.conv1d(between, w).relu()
+
+    x, w = torch.randn(2, 8, 40), torch.randn(8, 8, 3)
+    made = stages(function, x, w).plan
+    assert len(made.heirs) == 1 and made.arena_bytes == 0
+    torch.testing.assert_close(compiled(function)(x, w), function(x, w))
+
+
+def test_what_is_read_elsewhere_is_not_written_over() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        first = torch.conv1d(x, w)
+        return torch.conv1d(torch.sigmoid(first) + first.flip(2), w)
+
+    x, w = torch.randn(2, 8, 40), torch.randn(8, 8, 3)
+    assert not stages(function, x, w).plan.heirs
+    torch.testing.assert_close(compiled(function)(x, w), function(x, w))
+
+
+def test_a_result_that_the_caller_sees_is_not_written_over() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = torch.conv1d(x, w)
+        return first, torch.conv1d(torch.sigmoid(first), w)
+
+    x, w = torch.randn(2, 8, 40), torch.randn(8, 8, 3)
+    assert not stages(function, x, w).plan.heirs
+    torch.testing.assert_close(compiled(function)(x, w), function(x, w))
