@@ -282,7 +282,8 @@ class Plan:
     arena_bytes: int = 0
     # Bytes the intermediates would take without reuse: what the plan saved is the difference.
     unplanned_bytes: int = 0
-    # Kernels, by number, that run as one launch: none touches what another of them writes.
+    # Kernels, by number, that run as one launch: none touches what another of them writes. Without
+    # any, each is a launch of its own.
     batches: tuple[tuple[int, ...], ...] = ()
 
     @property
