@@ -116,6 +116,8 @@ def _randn(low: Lowering, like: torch.Tensor, *_: Any, **__: Any) -> View:
 
 def _integers(low: Lowering, like: torch.Tensor, start: int, stop: int) -> View:
     dtype = dtype_of(like.dtype)
+    if stop - start >= 2**63:
+        raise NotGenerated("a range that int64 cannot count")
 
     def draw(p: tuple[Expr, ...], seed: Expr, number: Expr) -> Expr:
         positive = apply("and", _bits(seed, number), const(2**63 - 1, I64))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import litz
 from litz.ir.philox import random_bits
@@ -102,3 +103,56 @@ def test_dropout_scales_what_it_keeps_and_its_gradient_uses_the_same_mask() -> N
     (gradient,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(gradient, y.detach())
     assert set(y.detach().unique().tolist()) == {0.0, torch.tensor(2 / 0.75).item()}
+
+
+def test_a_call_advances_the_generator() -> None:
+    """What comes after a compiled draw is not what would have come without it."""
+    compiled = _compiled(CASES["rand"])
+    compiled()
+    torch.manual_seed(5)
+    untouched = torch.rand(4)
+    torch.manual_seed(5)
+    compiled()
+    assert not torch.equal(torch.rand(4), untouched)
+
+
+def test_normal_numbers_have_the_tails_they_should() -> None:
+    """Shares beyond 1, 2 and 3 deviations, within five standard errors."""
+    torch.manual_seed(0)
+    found = _compiled(CASES["randn"])().abs()
+    for limit, share in ((1, 0.3173), (2, 0.0455), (3, 0.0027)):
+        error = (share * (1 - share) / N) ** 0.5
+        assert abs((found > limit).double().mean() - share) < 5 * error
+
+
+def test_integers_are_drawn_evenly() -> None:
+    torch.manual_seed(0)
+    counts = torch.bincount(_compiled(CASES["randint"])() + 3, minlength=12).double()
+    chi_squared = ((counts - N / 12) ** 2 / (N / 12)).sum()
+    assert len(counts) == 12 and chi_squared < 11 + 5 * (2 * 11) ** 0.5
+
+
+def test_integers_of_the_whole_range_differ() -> None:
+    found = _compiled(lambda: torch.randint(-(2**63), 2**63 - 1, (100,)))()
+    assert len(found.unique()) == 100 and found.min() < 0 < found.max()
+
+
+def test_what_a_checkpoint_draws_again_is_the_same() -> None:
+    """Every op that is drawn from a seed: the gradient is the factor that the forward drew."""
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        drawn = torch.rand_like(x) + torch.randn_like(x) + torch.bernoulli(x.detach(), 0.5)
+        return F.dropout(x, 0.25) * drawn
+
+    x = torch.full((N,), 0.5, requires_grad=True)
+    compiled = _compiled(lambda x: checkpoint(region, x, use_reentrant=False) * x)
+    torch.manual_seed(2)
+    y = compiled(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    factor = y.detach() / 0.25  # of x twice: once in the region, once behind it
+    torch.testing.assert_close(gradient, factor)
+    kept = factor != 0
+    assert abs(kept.double().mean() - 0.75) < 5 * (0.75 * 0.25 / N) ** 0.5
+    drawn = factor[kept] * 0.75  # a mean of 1/2 + 0 + 1/2, a variance of 1/12 + 1 + 1/4
+    assert abs(drawn.mean() - 1) < 5 * (4 / 3 / len(drawn)) ** 0.5
+    assert abs(drawn.var() - 4 / 3) < 0.05

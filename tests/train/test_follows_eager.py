@@ -189,7 +189,7 @@ def test_backward_hooks_on_modules() -> None:
 
 def test_frozen_parameters() -> None:
     def make(compile: Any) -> tuple[nn.Module, Step]:
-        model = nn.Sequential(Block(), Block())
+        model = nn.Sequential(nn.Linear(16, 16), Block())
         model[0].requires_grad_(False)
         return model, plain_step(model, compile(model), sgd(model))
 
@@ -236,7 +236,7 @@ def test_retain_graph() -> None:
 
 def test_compiled_autograd() -> None:
     def make(compile: Any) -> tuple[nn.Module, Step]:
-        model = nn.Sequential(Block(), Block())
+        model = Block()
         optimizer = sgd(model, 0.05)
 
         def whole(x: torch.Tensor) -> torch.Tensor:
@@ -277,7 +277,7 @@ def test_checkpoint() -> None:
 
 def test_dropout_with_eagers_numbers() -> None:
     def make(compile: Any) -> tuple[nn.Module, Step]:
-        model = nn.Sequential(Block(), nn.Dropout(0.2), Block())
+        model = nn.Sequential(Block(), nn.Dropout(0.2), nn.Linear(16, 16))
         call = compile(model, fallback_random=True)
         return model, plain_step(model, call, sgd(model, 0.05))
 

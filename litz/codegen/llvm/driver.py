@@ -107,7 +107,8 @@ def _run(batch: tuple[int, ...], scheduled: list[ScheduledKernel], threads: int)
 
 def _segment(segment: Segment, plan: Plan, scheduled: list[ScheduledKernel], threads: int) -> str:
     inside = set(segment.kernels)
-    calls = [_run(batch, scheduled, threads) for batch in plan.batches if inside.issuperset(batch)]
+    batches = plan.batches or [(k,) for k in segment.kernels]
+    calls = [_run(batch, scheduled, threads) for batch in batches if inside.issuperset(batch)]
     return _function(segment.name, calls)
 
 
