@@ -36,6 +36,10 @@ class Target:
     device: str = "cpu"  # where its tensors lie
     products: bool = True  # whether we write matrix products for it
     holds: bool = True  # whether what is made of parameters alone is kept from call to call
+    # Below how many rows a long reduction is split, and into how many pieces at most, if that is
+    # more than on any CPU. Neither follows from `threads`: a sum is the same on any machine.
+    few_rows: int = 0
+    most_pieces: int = 0
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -128,6 +132,8 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         device=device,
         products=False,
         holds=False,  # that a parameter was written to behind torch's back, only a copy would show
+        few_rows=256,
+        most_pieces=1024,
         unspelled=NOT_ON_CUDA,
     )
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from litz.errors import DriverError, IndexOutOfRange, InputMismatch
 from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
@@ -58,6 +59,7 @@ OPS: dict[str, Case] = {
     "hyperbolic": (lambda x: [x.sinh(), x.cosh(), x.expm1(), x.exp2(), x.tan(), x.erfc()], (X,)),
     "special": (lambda p: [p.lgamma(), torch.special.ndtri(p), torch.special.erfcx(p)], (P,)),
     "bessel": (lambda p: [torch.special.bessel_j0(p), torch.special.bessel_y1(p)], (P,)),
+    "aten_alone": (lambda p: torch.special.digamma(p), (P,)),
     "left_to_aten": (lambda p: torch.special.digamma(p) + p, (P,)),
     "binary": (
         lambda x, t: [x + t, x / t, x.atan2(t), torch.hypot(x, t), x.copysign(t), x.fmod(t)],
@@ -120,6 +122,67 @@ OPS: dict[str, Case] = {
 }  # fmt: skip
 
 WHOLE = {**FUNCTIONS, **OPS}
+
+
+def _graph(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Any, Any]:
+    from tests.codegen.triton.interpreted import graph_of, tiled
+
+    return graph_of(tiled(function, *inputs))
+
+
+def _misaligned() -> None:
+    """An input that begins anywhere is brought to where kernels expect it, and back."""
+    graph, _ = _graph(_updated, X)
+    given = torch.zeros(121)[1:].view(6, 20)
+    given.copy_(X)
+    assert given.data_ptr() % 16
+    (result,) = graph([given])
+    assert result.equal((X + 1) * 2) and given.equal(X + 1)
+    graph, _ = _graph(lambda x: x + 1, X[:1].expand(6, 20))
+    repeated = given.as_strided((6, 20), (0, 1), 1)
+    assert graph([repeated])[0].equal(repeated + 1)
+
+
+def _out_of_range() -> None:
+    """What a kernel noted is raised by the next call; the one after that is as good as new."""
+    graph, _ = _graph(lambda x, i: x[i], X, I)
+    graph([X, I + 9])
+    try:
+        graph([X, I])
+    except IndexOutOfRange:
+        assert graph([X, I])[0].equal(X[I])
+        return
+    raise AssertionError("nothing was raised")
+
+
+def _refused() -> None:
+    """A launch that the driver refuses is an error that names the call."""
+    graph, device = _graph(lambda x: x.exp() @ x.t() + x.sum(), X)
+    device._run = lambda *args: 1 / 0
+    try:
+        graph([X])
+    except DriverError as error:
+        assert "cuLaunchKernel in segment_0 failed with CUDA error 1" in str(error)
+        assert device.launches == 1  # nothing is launched after it
+        return
+    raise AssertionError("nothing was raised")
+
+
+def _wrong_shape() -> None:
+    graph, _ = _graph(lambda x: x + 1, X)
+    try:
+        graph([X.t()])
+    except InputMismatch:
+        return
+    raise AssertionError("nothing was raised")
+
+
+BEHAVIOURS: dict[str, Callable[[], None]] = {
+    "a misaligned input": _misaligned,
+    "an index out of range": _out_of_range,
+    "a launch that is refused": _refused,
+    "an input of another shape": _wrong_shape,
+}
 ROWS = [
     "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",
     "reduce", "logic", "places", "count", "dims", "norms", "log_softmax", "flip", "scans",
@@ -129,7 +192,7 @@ ROWS = [
 MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
 TYPES = [str(dtype) for dtype in test_op_tables.NUMBERS]
 NAMES = [
-    *(f"every op of {dtype}" for dtype in TYPES), *(f"every cast of {dtype}" for dtype in DTYPES),
+    *BEHAVIOURS, *(f"every op of {d}" for d in TYPES), *(f"every cast of {d}" for d in DTYPES),
     *WHOLE, *(f"{name} in blocks" for name in ROWS), *(f"{name} in order" for name in MEETING),
 ]  # fmt: skip
 # A half that stays inside a kernel is not rounded; where it is differs from stage to stage.
@@ -157,6 +220,9 @@ def check(name: str) -> list[dict[str, Any]]:
     """Run a case and compare it; its kernels, as they go to the builder."""
     from tests.codegen.triton.interpreted import graph_of, ran, tiled
 
+    if name in BEHAVIOURS:
+        BEHAVIOURS[name]()
+        return []
     if name.startswith("every "):
         check_table(name)
         return []
