@@ -124,10 +124,16 @@ OPS: dict[str, Case] = {
 WHOLE = {**FUNCTIONS, **OPS}
 
 
-def _graph(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Any, Any]:
-    from tests.codegen.triton.interpreted import graph_of, tiled
+def _interpreter() -> Any:
+    """The interpreter, which only a process of its own has."""
+    from tests.codegen.triton import interpreted
 
-    return graph_of(tiled(function, *inputs))
+    return interpreted
+
+
+def _graph(function: Callable[..., Any], *inputs: torch.Tensor) -> tuple[Any, Any]:
+    there = _interpreter()
+    return there.graph_of(there.tiled(function, *inputs))  # type: ignore[no-any-return]
 
 
 def _misaligned() -> None:
@@ -201,11 +207,9 @@ LOOSE = {"bf16": 2e-2, "half": 4e-3, "scatter_half": 4e-3}
 
 def check_table(name: str) -> None:
     """All ops over all pairs of the numbers on which definitions differ, and all casts."""
-    from tests.codegen.triton.interpreted import run_kernel
-
     table, dtype = test_op_tables, DTYPES[name.rpartition(" ")[2]]
     takes = table.takes
-    table.run = run_kernel
+    table.run = _interpreter().run_kernel
     table.takes = lambda op, dtype: op not in NOT_ON_CUDA and takes(op, dtype)
     try:
         if name.startswith("every cast"):
@@ -218,8 +222,6 @@ def check_table(name: str) -> None:
 
 def check(name: str) -> list[dict[str, Any]]:
     """Run a case and compare it; its kernels, as they go to the builder."""
-    from tests.codegen.triton.interpreted import graph_of, ran, tiled
-
     if name in BEHAVIOURS:
         BEHAVIOURS[name]()
         return []
@@ -230,13 +232,14 @@ def check(name: str) -> list[dict[str, Any]]:
     function, inputs = WHOLE[plain]
     tile.LONGEST_ROW, tile.REDUCED_TILE = (4, 4) if how == "blocks" else (16384, 4096)
     options = {"triton.atomics": False} if how == "order" else {}
-    made = tiled(lambda *args: function(*args), *inputs, **options)
+    there = _interpreter()
+    made = there.tiled(lambda *args: function(*args), *inputs, **options)
     if how == "blocks":
         rows = [(a, k) for k in made.scheduled for p in k.kernel.phases for a in p.inner]
         assert any(a.extent.number > k.choice.row for a, k in rows), "no row was cut"
-    graph, device = graph_of(made)
+    graph, device = there.graph_of(made)
     torch.manual_seed(0)
-    found = [as_array(t) for t in ran(graph, device, made.inputs)]
+    found = [as_array(t) for t in there.ran(graph, device, made.inputs)]
     torch.manual_seed(0)
     expected = made.fused()
     assert device.launches == len(made.plan.graph.kernels)

@@ -119,6 +119,26 @@ def _rounded_cast(self: Any, source: Any, to: Any) -> Any:
 
 
 InterpreterBuilder.cast_impl = _rounded_cast
+_add_to_memory = InterpreterBuilder.create_atomic_rmw
+
+
+def _add_halves(
+    self: Any, op: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any
+) -> Any:
+    """The interpreter adds no bf16 to memory; a GPU does, one element after the other."""
+    if value.dtype.scalar != tl.bfloat16:
+        return _add_to_memory(self, op, pointers, value, mask, sem, scope)
+    Bounds.check(pointers.data, mask.data)
+    for address, bits, wanted in zip(
+        pointers.data.ravel(), value.data.ravel(), mask.data.ravel(), strict=True
+    ):
+        if wanted:
+            place = _at(int(address), torch.bfloat16)
+            place += torch.tensor([int(bits)], dtype=torch.uint16).view(torch.bfloat16)
+    return value
+
+
+InterpreterBuilder.create_atomic_rmw = _add_halves
 
 
 @dataclass
