@@ -126,7 +126,7 @@ class Folding:
             function = FIRST[kind]
             reduced = f"tl.reduce(({element}, {place}), {self._reduced(function)})"
             self.v.before.append(f"{name}, {at} = {reduced}")
-            self.v.known[node] = self.v.line(f"{at}.to(tl.int64)", sides, False)
+            self.v.bind(node, self.v.line(f"{at}.to(tl.int64)", sides, False))
             return
         function = _function(kind)
         if function == "sum":
@@ -137,7 +137,7 @@ class Folding:
             text = f"{text} != 0"
         elif dtype.is_int and dtype.bits < 32:
             text = f"{text}.to({TYPES[dtype.name]})"
-        self.v.known[node] = self.v.line(text, sides, False)
+        self.v.bind(node, self.v.line(text, sides, False))
 
     def _reduced(self, function: str) -> str:
         axis, *keep = self._along.split(", ")

@@ -102,6 +102,10 @@ class Values:
             return self.in_loop
         return self.in_phase if node in self._changing else self.known
 
+    def bind(self, node: Expr, text: Text) -> None:
+        """Say what stands for a node that was computed elsewhere."""
+        self._memo(node)[node] = text
+
     # -- emission ----------------------------------------------------------------------------
 
     def value(self, root: Expr) -> Text:

@@ -87,6 +87,7 @@ OPS: dict[str, Case] = {
     "dims": (lambda c: [c.sum((0, 2)), c.amax((0, 1)), c.mean((1, 2)), c.permute(2, 0, 1).sum(1)],
              (CUBE,)),
     "columns": (lambda w: [w.sum(0), w.softmax(0), w.cumsum(0), w.argmax(0), w.var(0)], (W,)),
+    "kept_and_summed": (lambda x: ((x + 1).exp(), F.layer_norm((x + 1).exp(), (20,))), (X,)),
     "constant_row": (lambda x: torch.ones_like(x).sum(1) + torch.arange(6).float(), (X,)),
     "arange": (lambda x: [torch.arange(20) * 3 + x, torch.arange(6).sum()], (X,)),
     "norms": (lambda x, w: [F.layer_norm(x, (20,), w[0]), F.normalize(x, dim=1), x.std(1)], (X, W)),
@@ -193,7 +194,7 @@ ROWS = [
     "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",
     "reduce", "logic", "places", "count", "dims", "norms", "log_softmax", "flip", "scans",
     "logcumsumexp", "scan_then_flip", "scan_places", "nan", "bf16", "double", "constant_row",
-    "where", "half", "pad", "group_norm",
+    "where", "half", "kept_and_summed", "pad", "group_norm",
 ]  # fmt: skip
 MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
 TYPES = [str(dtype) for dtype in test_op_tables.NUMBERS]
