@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 import torch
 
 from litz.config import Config
-from litz.errors import MissingDependency, UnsupportedDevice
+from litz.errors import MissingDependency
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,12 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
 
 
 def target_for(devices: Iterable[torch.device], config: Config) -> Target:
-    """The target of a graph whose tensors lie on these devices."""
-    others = sorted({str(d) for d in devices if d.type != "cpu"})
-    if not others:
+    """The target of a graph whose tensors lie on these devices: a GPU if there is one among them.
+    `lower` refuses what lies anywhere else, and says which line put it there."""
+    gpus = sorted({str(d) for d in devices if d.type == "cuda"})
+    if not gpus:
         return host(config.cpp.threads, config.cpp.simdlen)
-    device = torch.device(others[0])
-    if device.type != "cuda" or len(others) > 1:
-        raise UnsupportedDevice(" and ".join(others), supported=("cpu", "one cuda device"))
+    device = torch.device(gpus[0])
     if importlib.util.find_spec("triton") is None:
         raise MissingDependency("triton", "pip install litz[gpu]")
     facts = torch.cuda.get_device_properties(device)
