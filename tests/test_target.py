@@ -15,7 +15,6 @@ from litz.config import Config
 from litz.errors import MissingDependency
 from litz.target import cuda, target_for
 
-
 ROOT = Path(__file__).parent.parent
 
 

@@ -68,7 +68,7 @@ class Cuda:
 
     def flag(self) -> torch.Tensor:
         """An integer that kernels can write and we can read without waiting for them."""
-        return torch.zeros(1, dtype=torch.int32).pin_memory()
+        return torch.zeros(1, dtype=torch.int32, device="cpu").pin_memory()
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A number of the CPU's, on the GPU."""
