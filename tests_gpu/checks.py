@@ -398,7 +398,7 @@ def training(results: Results) -> None:
 
 
 def _trained(name: str, mode: str) -> str:
-    """Gradients of a few steps, and that the loss goes down as eager's does."""
+    """The loss and the size of the gradients over a few steps, as eager has them."""
 
     def losses(wrap: Callable[[Any], Any]) -> list[float]:
         made = workload(name, SMALL)
@@ -407,13 +407,14 @@ def _trained(name: str, mode: str) -> str:
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         inputs = {k: moved(v) for k, v in made.inputs.items()}
-        optimizer, run, found = torch.optim.SGD(model.parameters(), 1e-3), wrap(model), []
+        optimizer, run, found = torch.optim.SGD(model.parameters(), 0.05), wrap(model), []
         for _ in range(6):
             loss = first_tensor(run(**inputs)).float().square().mean()
             loss.backward()
+            grads = [p.grad.norm() for p in model.parameters() if p.grad is not None]
+            found += [loss.item(), torch.stack(grads).norm().item()]
             optimizer.step()
             optimizer.zero_grad()
-            found.append(loss.item())
         return found
 
     torch._dynamo.reset()
@@ -421,8 +422,8 @@ def _trained(name: str, mode: str) -> str:
     ours = losses(lambda m: torch.compile(m, backend="litz", options=options))
     eager = losses(lambda m: m)
     pairs = zip(ours, eager, strict=True)
-    assert all(abs(a - b) <= 1e-3 * abs(b) + 1e-6 for a, b in pairs), (ours, eager)
-    return f"loss {eager[0]:.4f} -> {eager[-1]:.4f}, ours {ours[-1]:.4f}"
+    assert all(abs(a - b) <= 5e-3 * abs(b) + 1e-6 for a, b in pairs), (ours, eager)
+    return f"loss {eager[0]:.4f} -> {eager[-2]:.4f}, ours {ours[-2]:.4f}"
 
 
 PARTS: dict[str, Callable[[Results], None]] = {
