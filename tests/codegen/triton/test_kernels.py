@@ -104,9 +104,11 @@ def test_memory_itself_adds_every_type_it_can(dtype: torch.dtype) -> None:
 def test_places_beyond_32_bits_are_counted_in_64() -> None:
     with FakeTensorMode():
         x = torch.empty(1 << 16, 1 << 16, dtype=torch.int8)
-        (kernel,) = kernels_of(lambda x: x + x.t(), x)
-    assert ".to(tl.int64)" in kernel.text
-    assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
+        made = [kernels_of(f, x) for f in (lambda x: x + x.t(), lambda x: x.argmax(0))]
+    for (kernel,) in made:
+        assert "tl.program_id(0).to(tl.int64)" in kernel.text
+        assert kernel.text.count("tl.arange(") == kernel.text.count(").to(tl.int64)[")
+        assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
 
 
 @pytest.mark.parametrize(
