@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 import torch
 
 from litz.config import Config
-from litz.errors import MissingDependency, UnsupportedDevice
+from litz.errors import MissingDependency
 
 # Instructions that multiply and add several neighbours at once: the feature, the type, how many.
 DOTS = (("+avx512bf16", "bf16", 2), ("+avx512vnni", "i8", 4))
@@ -39,6 +39,10 @@ class Target:
     device: str = "cpu"  # where its tensors lie
     products: bool = True  # whether we write matrix products for it
     holds: bool = True  # whether what is made of parameters alone is kept from call to call
+    # Below how many rows a long reduction is split, and into how many pieces at most, if that is
+    # more than on any CPU. Neither follows from `threads`: a sum is the same on any machine.
+    few_rows: int = 0
+    most_pieces: int = 0
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -149,18 +153,19 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         device=device,
         products=False,
         holds=False,  # that a parameter was written to behind torch's back, only a copy would show
+        few_rows=256,
+        most_pieces=1024,
         unspelled=NOT_ON_CUDA,
     )
 
 
 def target_for(devices: Iterable[torch.device], config: Config) -> Target:
-    """The target of a graph whose tensors lie on these devices."""
-    others = sorted({str(d) for d in devices if d.type != "cpu"})
-    if not others:
+    """The target of a graph whose tensors lie on these devices: a GPU if there is one among them.
+    `lower` refuses what lies anywhere else, and says which line put it there."""
+    gpus = sorted({str(d) for d in devices if d.type == "cuda"})
+    if not gpus:
         return host(config.cpp.threads, config.cpp.simdlen)
-    device = torch.device(others[0])
-    if device.type != "cuda" or len(others) > 1:
-        raise UnsupportedDevice(" and ".join(others), supported=("cpu", "one cuda device"))
+    device = torch.device(gpus[0])
     if importlib.util.find_spec("triton") is None:
         raise MissingDependency("triton", "pip install litz[gpu]")
     facts = torch.cuda.get_device_properties(device)

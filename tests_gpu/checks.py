@@ -42,14 +42,16 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [t for v in value for t in tensors(v)] if isinstance(value, (tuple, list)) else []
 
 
-def same(found: Any, wanted: Any) -> None:
-    """Types, shapes, strides and values."""
+def same(found: Any, wanted: Any, long: bool = False) -> None:
+    """Types, shapes and values; `long` sums in other orders differ by more, near zero above all."""
     ours, eager = tensors(found), tensors(wanted)
     assert len(ours) == len(eager)
     for k, (a, b) in enumerate(zip(ours, eager, strict=True)):
         assert a.dtype == b.dtype and a.shape == b.shape, f"result {k}: {a.dtype} {a.shape}"
         assert a.device == b.device, f"result {k} is on {a.device}"
         rtol, atol = EXACT.get(b.dtype, (0, 0))
+        if long and b.dtype is torch.float32:
+            rtol, atol = 1e-3, 2e-3
         off = {"rtol": rtol, "atol": atol, "equal_nan": True}
         torch.testing.assert_close(a, b, **off, msg=lambda m, k=k: f"result {k}: {m}")
 
@@ -127,6 +129,8 @@ def facts(results: Results) -> None:
         return f"first call {time.monotonic() - start:.2f} s"
 
     results.check("torch.compile", through_torch)
+    x, number = torch.randn(1000, device=DEVICE), torch.tensor(2.5)  # the number is the CPU's
+    results.check("a number of the CPU", lambda: agree(lambda x, s: x * s + s, x, number))
 
 
 def ops(results: Results) -> None:
@@ -155,7 +159,7 @@ def _timed(function: Callable[..., Any], inputs: list[Any], moved_bytes: int) ->
     run = compiled(lambda *args: function(*args))
     with torch.no_grad():
         found, wanted = run(*inputs), function(*inputs)
-        same(found, wanted)
+        same(found, wanted, long=True)
         ours = microseconds(lambda: run(*inputs))
         eager = microseconds(lambda: function(*inputs))
     rate, count = moved_bytes / ours / 1e3, len(run.reports[0].kernels)
@@ -394,7 +398,7 @@ def training(results: Results) -> None:
 
 
 def _trained(name: str, mode: str) -> str:
-    """Gradients of a few steps, and that the loss goes down as eager's does."""
+    """The loss and the size of the gradients over a few steps, as eager has them."""
 
     def losses(wrap: Callable[[Any], Any]) -> list[float]:
         made = workload(name, SMALL)
@@ -403,13 +407,14 @@ def _trained(name: str, mode: str) -> str:
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
         inputs = {k: moved(v) for k, v in made.inputs.items()}
-        optimizer, run, found = torch.optim.SGD(model.parameters(), 1e-3), wrap(model), []
+        optimizer, run, found = torch.optim.SGD(model.parameters(), 0.05), wrap(model), []
         for _ in range(6):
             loss = first_tensor(run(**inputs)).float().square().mean()
             loss.backward()
+            grads = [p.grad.norm() for p in model.parameters() if p.grad is not None]
+            found += [loss.item(), torch.stack(grads).norm().item()]
             optimizer.step()
             optimizer.zero_grad()
-            found.append(loss.item())
         return found
 
     torch._dynamo.reset()
@@ -417,8 +422,8 @@ def _trained(name: str, mode: str) -> str:
     ours = losses(lambda m: torch.compile(m, backend="litz", options=options))
     eager = losses(lambda m: m)
     pairs = zip(ours, eager, strict=True)
-    assert all(abs(a - b) <= 1e-3 * abs(b) + 1e-6 for a, b in pairs), (ours, eager)
-    return f"loss {eager[0]:.4f} -> {eager[-1]:.4f}, ours {ours[-1]:.4f}"
+    assert all(abs(a - b) <= 5e-3 * abs(b) + 1e-6 for a, b in pairs), (ours, eager)
+    return f"loss {eager[0]:.4f} -> {eager[-2]:.4f}, ours {ours[-2]:.4f}"
 
 
 PARTS: dict[str, Callable[[Results], None]] = {

@@ -51,7 +51,8 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
         decisions += streamed
     groups, grouped = group_loops(loops, inputs, program.static, target, config)
     decisions += grouped
-    body, split = _kernels(groups, _needed_outside(program, groups, inputs), simplifier, config)
+    needed = _needed_outside(program, groups, inputs)
+    body, split = _kernels(groups, needed, simplifier, target, config)
     decisions += split
     ordered = _prepared_first(body, program.static, _shown(program) | inputs)
     given = (program.inputs, program.constants, ordered, program.outputs)
@@ -59,8 +60,9 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
 
 
 def _kernels(
-    groups: list[Group], needed: list[set[Buffer]], simplifier: Simplifier, config: Config
-) -> tuple[list[Kernel | Extern], list[Decision]]:
+    groups: list[Group], needed: list[set[Buffer]], simplifier: Simplifier, target: Target,
+    config: Config,
+) -> tuple[list[Kernel | Extern], list[Decision]]:  # fmt: skip
     """Each group as a kernel, or as the pieces of a reduction and what brings them together."""
     body: list[Kernel | Extern] = []
     decisions: list[Decision] = []
@@ -74,7 +76,7 @@ def _kernels(
             continue
         kernel = make_kernel(group.members, needed[group.position], simplifier, name)
         if kernel.phases:
-            made = split_reduction(kernel) if config.split_reductions else [kernel]
+            made = split_reduction(kernel, target) if config.split_reductions else [kernel]
             decisions += _split(kernel, made)
             body += made
     return body, decisions

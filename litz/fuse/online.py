@@ -79,7 +79,7 @@ def _why(pair: _Pair, target: Target, config: Config) -> str | None:
     row_bytes = points * sum(n.dtype.bytes for n in loads(pair.below) if n.axes & bound)
     if row_bytes > target.l2_bytes // 2:
         return f"a row of {row_bytes} bytes does not fit the cache"
-    if config.split_reductions and few_rows(rows, points):
+    if config.split_reductions and few_rows(rows, points, target):
         return f"{rows} rows of {points} points are split over threads"
     return None
 

@@ -33,6 +33,7 @@ from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.product import kernel_product
 from litz.ir.program import Buffer, Kernel, Phase, Store, loads
 from litz.ir.stored import guarded
+from litz.target import Target
 
 # With fewer rows than this, threads have too little to share.
 FEW_ROWS = 16
@@ -48,12 +49,12 @@ PIECE = 1 << 13
 MOST_PIECES = 64
 
 
-def few_rows(rows: int, points: int) -> bool:
+def few_rows(rows: int, points: int, target: Target) -> bool:
     """Whether rows of this many points each are better split than kept whole."""
-    return rows < FEW_ROWS and rows * points >= WORTH_SPLITTING
+    return rows < max(FEW_ROWS, target.few_rows) and rows * points >= WORTH_SPLITTING
 
 
-def split_reduction(kernel: Kernel) -> list[Kernel]:
+def split_reduction(kernel: Kernel, target: Target) -> list[Kernel]:
     """The kernel in two, if that gives threads something to share."""
     if len(kernel.phases) != 1 or kernel.scratch or kernel_product(kernel) is not None:
         return [kernel]  # a matrix product has blocks to share
@@ -64,9 +65,10 @@ def split_reduction(kernel: Kernel) -> list[Kernel]:
     large = rows * points >= WORTH_PASSING_BY
     together = COLUMNS_PASSING_BY if large else COLUMNS_A_ROW
     tasks = rows if _along_rows(phase) else -(-rows // together)
-    if not few_rows(tasks, rows * points // max(tasks, 1)):
+    if not few_rows(tasks, rows * points // max(tasks, 1), target):
         return [kernel]
-    cut = cut_axes(phase.inner, min(MOST_PIECES, rows * points // (tasks * PIECE)))
+    most = max(MOST_PIECES, target.most_pieces)
+    cut = cut_axes(phase.inner, min(most, rows * points // (tasks * PIECE)))
     # The last piece may be cut short: sums leave out what is not there, stores cannot.
     if not cut.outer or (cut.guard is not None and phase.inside):
         return [kernel]

@@ -136,8 +136,7 @@ def _attribute(low: Lowering, graph: Graph, path: str) -> Any:
 
 
 def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
-    if str(like.device) not in ("cpu", low.target.device):
-        raise UnsupportedDevice(str(like.device), low.origin, ("cpu", low.target.device))
+    _check_supported(low, like)
     if like.layout is not torch.strided:
         raise low.unsupported(f"a tensor of layout {like.layout}")
     return low.buffer(like, name)
@@ -152,6 +151,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     like = node.meta.get("val")
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
+    _check_supported(low, like)
     lowering = RULES.get(node.target)
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
@@ -169,6 +169,14 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
     return lower_extern(low, node.target, like, args, kwargs)
+
+
+def _check_supported(low: Lowering, like: Any) -> None:
+    """Tensors lie on the target's device, or on the CPU."""
+    supported = tuple(dict.fromkeys(("cpu", low.target.device)))
+    for tensor in pytree.tree_leaves(like):
+        if isinstance(tensor, torch.Tensor) and str(tensor.device) not in supported:
+            raise UnsupportedDevice(str(tensor.device), low.origin, supported)
 
 
 def _check_devices(low: Lowering, like: Any, operands: Any) -> None:

@@ -79,6 +79,10 @@ class Cuda:
         with torch.cuda.device(self.index):
             return call(args)
 
+    def error_text(self, code: int) -> str:
+        """What the driver says about a code."""
+        return error_text(code)
+
     def recorder(self) -> CudaRecorder:
         """Who records CUDA graphs on it."""
         return CudaRecorder(self.index)

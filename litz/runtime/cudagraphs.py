@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Origin, ViewArg, read, written
+from litz.ir.program import Buffer, Extern, KernelGraph, Origin, ViewArg, read, written
 from litz.runtime.steps import op_of
 
 Call = Callable[[list[Any]], list[Any]]
@@ -47,8 +47,11 @@ class Skip:
 
 def reason_to_skip(graph: KernelGraph, device: str) -> Skip | None:
     """What in a graph cannot be recorded as GPU work alone; None if nothing is."""
+    constants = set(graph.constants)  # brought over once, before anything is recorded
     for step in graph.body:
-        why = _in_extern(step, device) if isinstance(step, Extern) else _in_kernel(step, device)
+        touched = [b for b in (*read(step), *written(step)) if b not in constants]
+        away = next((b for b in touched if b.device != device), None)
+        why = _in_extern(step, away) if isinstance(step, Extern) else _in_kernel(away)
         if why is not None:
             return Skip(why, step.origins[0] if step.origins else None)
     inputs = {b for b in graph.inputs if isinstance(b, Buffer)}
@@ -66,12 +69,11 @@ def reason_to_skip(graph: KernelGraph, device: str) -> Skip | None:
     return None
 
 
-def _in_kernel(step: Kernel, device: str) -> str | None:
-    away = [b for b in (*read(step), *written(step)) if b.device != device]
-    return f"a kernel reads {away[0]}, a number on {away[0].device}" if away else None
+def _in_kernel(away: Buffer | None) -> str | None:
+    return None if away is None else f"a kernel reads {away}, a number on {away.device}"
 
 
-def _in_extern(step: Extern, device: str) -> str | None:
+def _in_extern(step: Extern, away: Buffer | None) -> str | None:
     namespace, name = step.target.split(".")[:2]
     if namespace == "higher_order":
         return f"{name} decides on the CPU what runs next"
@@ -82,10 +84,7 @@ def _in_extern(step: Extern, device: str) -> str | None:
         return f"the size of what {step.target} gives depends on data"
     if torch.Tag.cudagraph_unsafe in tags:
         return f"{step.target} is marked as unsafe for CUDA graphs"
-    away = [b for b in (*read(step), *written(step)) if b.device != device]
-    if away:
-        return f"{step.target} works on {away[0].device}"
-    return None
+    return None if away is None else f"{step.target} works on {away.device}"
 
 
 # -- replay ----------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ class DeviceEntry(Entry):
         self.windows: dict[ViewArg, str] = {}
         inputs = {b for b in plan.graph.inputs if isinstance(b, Buffer)}
         self.updated = inputs & {b for step in plan.graph.body for b in written(step)}
+        self.away = {b.name for b in plan.outside if b.device != device.name}
         self.checks = any(k.checks for k in source.kernels)
         self.constants = {name: aligned(t) for name, t in self.constants.items()}
 
@@ -60,7 +61,11 @@ class DeviceEntry(Entry):
         self._inputs()
         for name, tensor in self.constants.items():
             self.local[name] = self._name("constant", tensor)
-            self._point(name)
+            if name in self.away and name in self.in_table:  # brought over once
+                here = self._name("constant", self.device.moved(tensor))
+                self.lines.append(f"table[{self.source.layout[name]}] = {here}.data_ptr()")
+            else:
+                self._point(name)
         self._outputs_to_allocate()
         for buffer in self.workspaces:
             self._allocate(buffer, "w")
@@ -112,13 +117,10 @@ class DeviceEntry(Entry):
         if buffer not in self.in_table or buffer not in self.source.layout:
             return
         name = self.local[buffer]
-        if self._lies_elsewhere(buffer):
+        if buffer in self.away:
             self.lines.append(f"here_{name} = moved({name})")
             name = f"here_{name}"
         self.lines.append(f"table[{self.source.layout[buffer]}] = {name}.data_ptr()")
-
-    def _lies_elsewhere(self, name: str) -> bool:
-        return any(b.name == name and b.device != self.device.name for b in self.plan.outside)
 
     # -- memory ------------------------------------------------------------------------------
 

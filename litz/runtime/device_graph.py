@@ -18,7 +18,6 @@ from litz.config import Config
 from litz.errors import DriverError, IndexOutOfRange
 from litz.ir.program import Plan
 from litz.ir.source import ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource
-from litz.runtime.cuda import error_text
 from litz.runtime.device_entry import DeviceEntry
 from litz.runtime.steps import mismatch
 
@@ -67,7 +66,7 @@ class DeviceGraph:
         scope = {
             **names, "__builtins__": builtins, "take": self.free.pop,
             "give_back": self.free.append, "new_space": self._new_table, "check": self.check,
-            "flag": self._flag, "failed": _failed, "current": self.device.current,
+            "flag": self._flag, "failed": self._failed, "current": self.device.current,
             "elsewhere": self.device.elsewhere,
             "mismatch": lambda name, tensor: mismatch(self.plan, name, tensor),
         }  # fmt: skip
@@ -85,6 +84,5 @@ class DeviceGraph:
             self._flag.value = 0
             raise IndexOutOfRange()
 
-
-def _failed(segment: str, code: int) -> NoReturn:
-    raise DriverError(f"cuLaunchKernel in {segment}", code, error_text(code))
+    def _failed(self, segment: str, code: int) -> NoReturn:
+        raise DriverError(f"cuLaunchKernel in {segment}", code, self.device.error_text(code))

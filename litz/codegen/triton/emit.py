@@ -123,7 +123,8 @@ class KernelEmitter:
         """Points that may meet: each sees what the one before it wrote."""
         values, self.row = self.values, None
         values.loop, values.lines, values.in_loop = row, [], {}
-        values.lines.append(f"{row.attr} = tl.cast(step, tl.int32)")
+        number = "tl.int64" if self.tiling.wide else "tl.int32"
+        values.lines.append(f"{row.attr} = tl.cast(step, {number})")
         self._stores(phase.stores)
         values.lines.append("tl.debug_barrier()")
         body, values.loop, values.lines = values.lines, None, values.before

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from litz.ir.dtypes import BOOL, F64, DType
+from litz.ir.dtypes import BOOL, F32, F64, U8, DType
 
 TYPES: dict[str, str] = {
     "f64": "tl.float64",
@@ -48,8 +48,11 @@ class Spelling:
     ints: str = ""
     f64: str = ""
     bools: str = ""
+    bytes: str = ""
 
     def of(self, dtype: DType) -> str:
+        if dtype is U8 and self.bytes:
+            return self.bytes
         if dtype is BOOL and self.bools:
             return self.bools
         if not dtype.is_float and self.ints:
@@ -96,7 +99,7 @@ SPELLING: dict[str, Spelling] = {
     "shr": Spelling("shift_right({0}, {1}, {bits})"),
     "neg": Spelling("-{0}"),
     "abs": Spelling("tl.abs({0})"),
-    "not": Spelling("~{0}"),
+    "not": Spelling("~{0}", bytes="{0} ^ 255"),
     "sign": Spelling("({0} > 0).to({type}) - ({0} < 0).to({type})"),
     "floor": Spelling("tl.floor({0})"),
     "ceil": Spelling("tl.ceil({0})"),
@@ -138,9 +141,10 @@ def converted(text: str, source: DType, to: DType) -> str:
     """A cast with C's meaning, as eager's: floats truncate to integers, bools are != 0."""
     if source is to:
         return text
+    if source is not F32 and (source.is_half or to.is_half):  # halves go through f32
+        return converted(f"{text}.to(tl.float32)", F32, to)
     if to is BOOL:
-        wide = f"{text}.to(tl.float32)" if source.is_half else text
-        return f"{wide} != 0"
+        return f"{text} != 0"
     if source.is_float and to.is_int and to.bits < 32:  # small integers go through i32, as C's do
         return f"{text}.to(tl.int32).to({TYPES[to.name]})"
     return f"{text}.to({TYPES[to.name]})"

@@ -17,7 +17,8 @@ from litz.ir.ops import REDUCTIONS, SCANS, neutral
 JOINED = {"sum": "sum", "prod": "product", "logsumexp": "log_add_exp"}
 FIRST = {"argmax": "first_max", "argmin": "first_min"}
 LAST = {"argmax": "last_max", "argmin": "last_min"}
-NO_PLACE = 2**31 - 1
+# A place behind all others, in 32 and in 64 bits.
+NOWHERE = {False: 2**31 - 1, True: 2**62}
 
 
 def _accumulated(dtype: DType) -> DType:
@@ -48,14 +49,13 @@ class Folding:
     def __init__(self, values: Values) -> None:
         self.v, self.tile = values, values.tile
         values.scan = self.scan
-        self._carried: dict[Expr, tuple[str, ...]] = {}
 
     @property
     def _along(self) -> str:
         keep = ", keep_dims=True" if self.tile.rank > 1 else ""
         return f"{self.tile.rank - 1}{keep}"
 
-    def _element(self, node: Expr, kind: str) -> tuple[str, DType]:
+    def _element(self, node: Expr) -> tuple[str, DType]:
         """The element at each point of the tile."""
         arg = node.args[0]
         dtype = _accumulated(arg.dtype)
@@ -71,14 +71,14 @@ class Folding:
         row = self.tile.row
         assert row is not None
         spread = f"tl.broadcast_to({row.attr}, {self.tile.shape(self.tile.sides)})"
-        return self._masked(spread, str(NO_PLACE))
+        return self._masked(spread, str(NOWHERE[self.tile.tiling.wide]))
 
     # -- reductions --------------------------------------------------------------------------
 
     def whole(self, node: Expr) -> None:
         """A row that is there at once."""
         kind, dtype = node.attr[0], node.args[0].dtype
-        text, wide = self._element(node, kind)
+        text, wide = self._element(node)
         start = _start(kind, REDUCTIONS[kind].combine, wide)
         element = self.v.line(self._masked(text, start), self.tile.sides, False).text
         position = ""
@@ -98,13 +98,13 @@ class Folding:
         if not REDUCTIONS[kind].gives_index:
             return total.text, ""
         number = "tl.int64" if self.tile.tiling.wide else "tl.int32"
-        place = self.v.line(f"tl.full({shape}, {NO_PLACE}, {number})", self.tile.sides, False)
-        return total.text, place.text
+        nowhere = f"tl.full({shape}, {NOWHERE[self.tile.tiling.wide]}, {number})"
+        return total.text, self.v.line(nowhere, self.tile.sides, False).text
 
     def update(self, node: Expr, total: str, place: str) -> None:
         """Inside a loop: take in a block."""
         kind = node.attr[0]
-        text, wide = self._element(node, kind)
+        text, wide = self._element(node)
         lines = self.v.lines
         if place:
             start = _start(kind, REDUCTIONS[kind].combine, wide)
@@ -126,7 +126,7 @@ class Folding:
             function = FIRST[kind]
             reduced = f"tl.reduce(({element}, {place}), {self._reduced(function)})"
             self.v.before.append(f"{name}, {at} = {reduced}")
-            self.v.known[node] = self.v.line(f"{at}.to(tl.int64)", sides, False)
+            self.v.bind(node, self.v.line(f"{at}.to(tl.int64)", sides, False))
             return
         function = _function(kind)
         if function == "sum":
@@ -137,7 +137,7 @@ class Folding:
             text = f"{text} != 0"
         elif dtype.is_int and dtype.bits < 32:
             text = f"{text}.to({TYPES[dtype.name]})"
-        self.v.known[node] = self.v.line(text, sides, False)
+        self.v.bind(node, self.v.line(text, sides, False))
 
     def _reduced(self, function: str) -> str:
         axis, *keep = self._along.split(", ")
@@ -148,7 +148,7 @@ class Folding:
     def scan(self, node: Expr, _: Text) -> Text:
         """The running value at each point; in a loop, joined with what came before the block."""
         kind, sides = node.attr, self.tile.sides
-        text, wide = self._element(node, kind)
+        text, wide = self._element(node)
         looped = self.v.loop is not None
         if SCANS[kind].gives_index:
             return self._scan_places(node, text, wide)

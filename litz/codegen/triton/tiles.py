@@ -51,7 +51,7 @@ class Tile:
     def numbers(self, axis: Expr, block: int) -> str:
         """The numbers 0 to block - 1 along a side."""
         position = self.rank - 1 if axis not in self.blocks else list(self.blocks).index(axis)
-        text = f"tl.arange(0, {block})"
+        text = f"tl.arange(0, {block})" + (".to(tl.int64)" if self.tiling.wide else "")
         if self.rank == 1:
             return text
         places = [":" if k == position else "None" for k in range(self.rank)]

@@ -41,6 +41,12 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     return str(int(value))
 
 
+def typed(text: str, dtype: DType) -> str:
+    """A number of a type, beside nothing that it could take it from."""
+    wide = f"tl.full((), {text}, {TYPES[dtype.compute.name]})"
+    return converted(wide, dtype.compute, dtype)
+
+
 class Values:
     """Emits expressions. `lines` takes what depends on the row while a loop runs along it,
     `before` takes all else; without a loop they are the same list."""
@@ -95,6 +101,10 @@ class Values:
         if self._is_inside(node):
             return self.in_loop
         return self.in_phase if node in self._changing else self.known
+
+    def bind(self, node: Expr, text: Text) -> None:
+        """Say what stands for a node that was computed elsewhere."""
+        self._memo(node)[node] = text
 
     # -- emission ----------------------------------------------------------------------------
 
@@ -174,7 +184,7 @@ class Values:
             text = self.value(node).text
             if node.dtype is F32:
                 return f"({text})" if text.startswith("-") else text
-            return f"tl.full((), {text}, {TYPES[node.dtype.name]})"
+            return typed(text, node.dtype)
         text = self.wrapped(node)
         return f"{text}.to(tl.int64)" if self.is_pure(node) else text
 
@@ -246,7 +256,7 @@ class Values:
         guard = None if node.guard is None else self.value(node.guard)
         held = self._held(node)
         if held is not None and guard is not None:
-            zero = f"tl.full((), 0, {TYPES[node.dtype.name]})"
+            zero = typed("0", node.dtype)
             text = f"tl.where({self.wrapped(node.args[-1])}, {held.text}, {zero})"
             return self.line(text, held.sides | guard.sides, inside)
         if held is not None:

@@ -26,8 +26,11 @@ from litz.codegen import emit
 from litz.config import snapshot
 from litz.errors import DriverError
 from litz.ir.ops import OPS
+from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
 from litz.runtime.device_graph import DeviceGraph
+from litz.runtime.steps import torch_dtype
+from litz.schedule import schedule
 from litz.target import Target, cuda
 from litz.trace import Trace
 from tests.stages import Stages, copied, staged, through_aot
@@ -101,6 +104,43 @@ _watched("create_masked_store", lambda pointers, value, mask, *_: (pointers, mas
 _watched("create_atomic_rmw", lambda op, pointers, value, mask, *_: (pointers, mask))
 
 
+_cast = InterpreterBuilder.cast_impl
+
+
+def _rounded_cast(self: Any, source: Any, to: Any) -> Any:
+    """To the nearest bf16, ties to even, as a GPU rounds; the interpreter cuts."""
+    if source.dtype.scalar != tl.float32 or to.scalar != tl.bfloat16:
+        return _cast(self, source, to)
+    bits = np.ascontiguousarray(source.data).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    quiet = (bits >> 16) | 0x40
+    kept = np.where(np.isnan(source.data), quiet, rounded)
+    return TensorHandle(kept.astype(np.uint16), tl.bfloat16)
+
+
+InterpreterBuilder.cast_impl = _rounded_cast
+_add_to_memory = InterpreterBuilder.create_atomic_rmw
+
+
+def _add_halves(
+    self: Any, op: Any, pointers: Any, value: Any, mask: Any, sem: Any, scope: Any
+) -> Any:
+    """The interpreter adds no bf16 to memory; a GPU does, one element after the other."""
+    if value.dtype.scalar != tl.bfloat16:
+        return _add_to_memory(self, op, pointers, value, mask, sem, scope)
+    Bounds.check(pointers.data, mask.data)
+    for address, bits, wanted in zip(
+        pointers.data.ravel(), value.data.ravel(), mask.data.ravel(), strict=True
+    ):
+        if wanted:
+            place = _at(int(address), torch.bfloat16)
+            place += torch.tensor([int(bits)], dtype=torch.uint16).view(torch.bfloat16)
+    return value
+
+
+InterpreterBuilder.create_atomic_rmw = _add_halves
+
+
 @dataclass
 class Interpreted:
     """A device whose kernels the interpreter runs; `spans` are the bytes behind each argument."""
@@ -139,6 +179,9 @@ class Interpreted:
 
     def elsewhere(self, call: Callable[..., Any], args: list[Any]) -> Any:
         raise AssertionError("there is one device")
+
+    def error_text(self, code: int) -> str:
+        return str(self.error)
 
     def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
         """Handles are places in the list of kernels, from one on."""
@@ -205,6 +248,24 @@ def link_interpreted(
     return DeviceGraph(plan, source, binary, constants, device, config), device
 
 
+def run_kernel(
+    kernel: Kernel, given: dict[Buffer, torch.Tensor | None], config: Any = None
+) -> tuple[dict[str, torch.Tensor], Any]:
+    """One kernel built by hand, as `tests.codegen.native.run` runs it on the CPU."""
+    plan = Plan(KernelGraph(tuple(given), (), (kernel,), ()))
+    scheduled = [schedule(kernel, TARGET, snapshot({}))]
+    source = emit(plan, scheduled, TARGET)
+    assert isinstance(source, DeviceSource)
+    graph, device = link_interpreted(plan, source, scheduled, {}, snapshot({}))
+    tensors = []
+    for buffer, value in given.items():
+        shape = [n.number for n in buffer.shape]
+        made = torch.zeros(shape, dtype=torch_dtype(buffer.dtype))
+        tensors.append(made if value is None else made.copy_(value))
+    ran(graph, device, tensors, copies=False)
+    return {b.name: t for b, t in zip(given, tensors, strict=True)}, scheduled[0]
+
+
 def tiled(function: Callable[..., Any], *inputs: Any, **options: Any) -> Stages:
     """Every stage up to `schedule`, for the GPU."""
     found: list[Stages] = []
@@ -219,9 +280,11 @@ def tiled(function: Callable[..., Any], *inputs: Any, **options: Any) -> Stages:
     return found[0]
 
 
-def ran(graph: DeviceGraph, device: Interpreted, inputs: list[torch.Tensor]) -> list[Any]:
+def ran(
+    graph: DeviceGraph, device: Interpreted, inputs: list[torch.Tensor], copies: bool = True
+) -> list[Any]:
     """The outputs over copies of the inputs, and then these, updated or not."""
-    given = [copied(i) for i in inputs]
+    given = [copied(i) for i in inputs] if copies else inputs
     try:
         results = graph(list(given))
     except DriverError as error:

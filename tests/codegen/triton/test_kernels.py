@@ -6,18 +6,27 @@ Triton decides at import whether it interprets, so all cases run in one process 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from litz.build.triton import compile_kernels
+from litz.codegen.triton.module import emit_kernels
+from litz.config import snapshot
 from litz.errors import InternalError
+from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
+from litz.target import cuda
 from tests.codegen.triton.cases import NAMES
+from tests.stages import Stages, staged, through_aot
 
 pytest.importorskip("triton")
 ROOT = Path(__file__).parents[3]
@@ -62,6 +71,68 @@ def test_every_kernel_becomes_a_cubin(outcome: Any, tmp_path: Path, monkeypatch:
     cubins = compile_kernels(tuple(named), 90, threads=2)
     assert all(cubins[k.name].code.startswith(ELF) for k in named)
     assert {c.warps for c in cubins.values()} == {k.warps for k in named}
+
+
+def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
+    """Every stage up to `schedule`, for a GPU."""
+    found: list[Stages] = []
+    target = replace(cuda((9, 0), 132), device="cpu")
+
+    def compiler(module: torch.fx.GraphModule) -> Any:
+        found.append(staged(module, target, snapshot({}), inputs))
+        return module.forward
+
+    with torch.no_grad():
+        through_aot(function, compiler)(*inputs)
+    return found[0]
+
+
+def kernels_of(function: Any, *inputs: torch.Tensor) -> tuple[DeviceKernel, ...]:
+    made = scheduled(function, *inputs)
+    return emit_kernels(made.plan, made.scheduled).kernels
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64])
+def test_memory_itself_adds_every_type_it_can(dtype: torch.dtype) -> None:
+    """Triton's interpreter cannot add halves to memory; a GPU can."""
+    x, i = torch.ones(9, 16, dtype=dtype), torch.tensor([1, 0, 1, 2, 2, 2, 0, 1, 1])
+    *_, kernel = kernels_of(lambda x, i: x.index_put((i,), x, accumulate=True), x, i)
+    assert "tl.atomic_add" in kernel.text
+    assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
+
+
+def test_places_beyond_32_bits_are_counted_in_64() -> None:
+    with FakeTensorMode():
+        x = torch.empty(1 << 16, 1 << 16, dtype=torch.int8)
+        made = [kernels_of(f, x) for f in (lambda x: x + x.t(), lambda x: x.argmax(0))]
+    for (kernel,) in made:
+        assert "tl.program_id(0).to(tl.int64)" in kernel.text
+        assert kernel.text.count("tl.arange(") == kernel.text.count(").to(tl.int64)[")
+        assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "blocks", "row"),
+    [
+        (lambda x: x + 1, (1 << 24,), (1024,), 1),
+        (lambda x: x + 1, (5, 7), (64,), 1),
+        (lambda x: x.t().contiguous(), (4096, 4096), (32, 32), 1),
+        (lambda x: x.softmax(1), (65536, 768), (1,), 1024),
+        (lambda x: x.softmax(1), (65536, 64), (16,), 64),
+        (lambda x: x.softmax(1), (4096, 16000), (1,), 16384),
+        (lambda x: x.amax(1), (4096, 30000), (1,), 4096),
+        (lambda x: x.sum(0), (3000, 1 << 16), (64,), 64),
+    ],
+)
+def test_tiles_follow_sizes_and_strides(
+    function: Any, shape: tuple[int, ...], blocks: tuple[int, ...], row: int
+) -> None:
+    with FakeTensorMode():
+        (kernel,) = scheduled(function, torch.empty(shape)).scheduled
+    assert kernel.choice.blocks == blocks and kernel.choice.row == row
+    assert eval(repr(kernel.choice), {"Tiling": Tiling}) == kernel.choice
+    points = math.prod(blocks) * row
+    assert 32 * kernel.choice.warps <= max(points, 32)
 
 
 def test_what_triton_rejects_is_shown_with_its_text() -> None:
