@@ -59,6 +59,12 @@ class Target:
         of 4 MiB in loops of 16 took a third of the time of one loop. A GPU has no such limit."""
         return 16 if self.kind == "cpu" else 1 << 10
 
+    @property
+    def reads_whole_rows(self) -> bool:
+        """Whether columns of an array that no cache holds are best summed row by row: one thread
+        walks memory forwards. On a GPU, neighbouring threads do."""
+        return self.kind == "cpu"
+
     def is_stream(self, size: int) -> bool:
         """Whether an array of so many bytes does not just stay in the first cache."""
         return size >= self.l1_bytes

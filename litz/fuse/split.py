@@ -62,7 +62,7 @@ def split_reduction(kernel: Kernel, target: Target) -> list[Kernel]:
     if not _can_split(phase):
         return [kernel]
     rows, points = extent_of(kernel.outer), extent_of(phase.inner)
-    large = rows * points >= WORTH_PASSING_BY
+    large = target.reads_whole_rows and rows * points >= WORTH_PASSING_BY
     together = COLUMNS_PASSING_BY if large else COLUMNS_A_ROW
     tasks = rows if _along_rows(phase) else -(-rows // together)
     if not few_rows(tasks, rows * points // max(tasks, 1), target):

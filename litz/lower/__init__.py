@@ -150,7 +150,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         return _write_back(low, args[0], args[1])
     like = node.meta.get("val")
     items = [u for u in node.users if u.target is operator.getitem]
-    low.used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
+    low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
     _check_supported(low, like)
     lowering = RULES.get(node.target)
     is_view = lowering is not None and lowering.__module__ == view.__name__
@@ -168,6 +168,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
             pass  # counted as an extern call below
     if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
+    low.used = used  # a rule that gave up may have lowered other nodes
     return lower_extern(low, node.target, like, args, kwargs)
 
 

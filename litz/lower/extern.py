@@ -36,8 +36,11 @@ def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[
     results = [like] if single else list(like or ())  # an assertion returns nothing
     if not all(r is None or isinstance(r, (torch.Tensor, int)) for r in results):
         raise low.unsupported("it returns something that is not a tensor")
-    tensors = [r if isinstance(r, torch.Tensor) else None for r in results]
-    outputs = tuple(None if r is None else low.buffer(r) for r in tensors)
+    # Of several results, those that nothing reads may be missing at run time.
+    outputs = tuple(
+        low.buffer(r) if isinstance(r, torch.Tensor) and (single or k in low.used) else None
+        for k, r in enumerate(results)
+    )
     low.body.append(
         Extern(
             target=qualified_name(target),

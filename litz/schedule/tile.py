@@ -110,9 +110,12 @@ def _folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
         outer.update(_digits(group, whole))
     places: dict[Expr, Axes] = dict.fromkeys(kernel.outer, ())
     phases: list[Phase] = []
+    rows: dict[int, Expr] = {}
     for phase in kernel.phases:
         inner = _forwards(phase)
-        row = axis("r", extent_of(inner))
+        n = extent_of(inner)
+        # A name means one length: Triton's variables keep their type.
+        row = rows.setdefault(n, axis(f"r{len(rows) or ''}", n))
         values = outer | _digits(inner, row)
         bound = places | {a: (row,) if k == 0 else () for k, a in enumerate(inner)}
         one = Kernel(kernel.name, (), (replace(phase, inner=inner),), ())

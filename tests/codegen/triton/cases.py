@@ -34,6 +34,7 @@ U = (X.abs() * 20).to(torch.uint8)
 P = torch.rand(6, 20, generator=torch.Generator().manual_seed(1))
 CUBE = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(2))
 SCALAR = torch.tensor(2.5)
+WIDE = torch.randn(6, 300, generator=torch.Generator().manual_seed(4))
 
 
 def _updated(x: torch.Tensor) -> torch.Tensor:
@@ -54,6 +55,7 @@ OPS: dict[str, Case] = {
         ] + [x.abs(), -x, x.floor(), x.ceil(), x.trunc(), x.round(), x.sign(), x.square()],
         (X,),
     ),
+    "two_lengths": (lambda x, y: torch.cat([x.exp(), y.tanh()], 1), (X, WIDE)),
     "positive": (lambda p: [p.log(), p.log2(), p.log10(), p.log1p(), p.sqrt(), p.rsqrt()], (P,)),
     "inverse": (lambda p: [p.asin(), p.acos(), p.atan(), p.asinh(), p.atanh(), p.erfinv()], (P,)),
     "hyperbolic": (lambda x: [x.sinh(), x.cosh(), x.expm1(), x.exp2(), x.tan(), x.erfc()], (X,)),
