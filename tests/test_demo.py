@@ -30,7 +30,7 @@ def test_quick_demo_prints_the_table_and_what_to_try_next() -> None:
     assert list(cells) == ["eager", "Litz"]
     ms, first_call, kernels, aten_ops, difference = (cell.strip() for cell in cells["Litz"])
     assert float(ms) > 0 and float(first_call) > 0
-    # Attention is left to ATen; all else, the products among it, is generated.
+    # All is generated, products and attention among it.
     assert int(kernels) > 0 and int(aten_ops) == 0 < int(cells["eager"][3])
     assert float(difference) < demo.TOLERANCE
     assert "LITZ_DEBUG=3 make demo" in done.stdout and "litz options" in done.stdout
