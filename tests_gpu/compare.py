@@ -1,4 +1,4 @@
-"""Litz beside TorchInductor on a GPU: `python -m tests_gpu.compare`.
+"""Litz beside TorchInductor on a GPU: `python -m tests_gpu.compare [MODEL ...]`.
 
 In: a machine with a GPU and a C compiler, which TorchInductor needs. Out: a table: milliseconds a
 call of each model in bfloat16, by mode, taken in turns, and the seconds of each first call.
@@ -7,6 +7,7 @@ call of each model in bfloat16, by mode, taken in turns, and the seconds of each
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from typing import Any
 
@@ -49,16 +50,18 @@ def compare(name: str, scale: Scale) -> None:
     print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def main() -> None:
+def main(wanted: list[str]) -> None:
     if "litz" not in list_backends(None):
         register_backend(litz, "litz")
     columns = [f"{backend} {mode}" for backend in ("litz", "inductor") for mode in MODES]
     heads = ["model", "eager", *columns, *(f"first call, {c}" for c in columns)]
     print(f"| {' | '.join(heads)} |\n|{' --- |' * len(heads)}")
     for name, scale in SCALES.items():
-        compare(name, scale)
-    compare("llama", Scale(2048, 16, 8, 1, 1, 224))
+        if name in (wanted or SCALES):
+            compare(name, scale)
+    if not wanted:
+        compare("llama", Scale(2048, 16, 8, 1, 1, 224))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
