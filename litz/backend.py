@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz import config as settings
@@ -53,7 +53,8 @@ def litz(
 
     try:
         return through_autograd(module, inputs, compile_one, split)
-    except TorchDynamoException:  # Dynamo's own, to trace anew or to break the graph
+    except (TorchDynamoException, *exceptions_allowed_to_be_fallback):
+        # What Dynamo answers by tracing anew or by breaking the graph there.
         raise
     except Exception as error:
         if config.on_error == "raise" and not isinstance(error, LitzError):

@@ -52,7 +52,7 @@ def _shared(loop: Loop, target: Target) -> list[Expr]:
     if loop.reduced or not axes:
         return []
     points, last = extent_of(axes), axes[-1]
-    lanes = target.vector_bytes // store.buffer.dtype.bytes
+    lanes = max(target.vector_bytes // store.buffer.dtype.bytes, 1)
     cuts = {n for n in walk(store.value, *store.index) if _cuts(n, last, lanes)}
     if not cuts:
         return []

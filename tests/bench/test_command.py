@@ -66,7 +66,12 @@ def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["calls"], ["bert"], [], "no case 'bert'. Choose from: x + 1, sum of 20 inputs, 20"),
         (["cpu"], ["berts"], [], "no case 'berts'. Choose from: bert, gpt2, llama,"),
-        (["cpu"], [], ["gcc"], "no candidate 'gcc'. Choose from: inductor, eager, nothing, floor."),
+        (
+            ["cpu"],
+            [],
+            ["gcc"],
+            "no candidate 'gcc'. Choose from: inductor, eager, nothing, floor, on",
+        ),
         (["cpu"], [], ["litz"], "no candidate 'litz'."),
     ],
 )

@@ -17,6 +17,9 @@ ALLOWED = {
     "aten.bmm.default",
     "aten.baddbmm.default",
     "aten.convolution.default",
+    "mkldnn._convolution_pointwise.default",
+    "mkldnn._convolution_pointwise.binary",
+    "mkldnn._reorder_convolution_weight.default",
     "aten._scaled_dot_product_flash_attention_for_cpu.default",
 }
 

@@ -99,7 +99,7 @@ def ruled() -> set[str]:
 
 def core() -> dict[str, str]:
     """The core ATen ops, by what the tables of this version say."""
-    rules = {_packet(overload) for overload in RULES}
+    rules = {_packet(o) for o in RULES if isinstance(o, torch._ops.OpOverload)}
     apart = {_packet(o) for o in decompositions() if isinstance(o, torch._ops.OpOverload)}
     return {
         name: "rule" if name in rules else "decomposed" if name in apart else "ATen"

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from litz.lower.registry import RULES
 from litz.optable import DTYPES, HOWS, MEASURED, OpTable, Row, load
@@ -38,7 +37,7 @@ def test_whatever_is_generated_has_rules() -> None:
 
 
 def test_a_rule_that_vanished_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for overload in [o for o in RULES if o.overloadpacket is torch.ops.aten.erf]:
+    for overload in [o for o in RULES if str(o).startswith("aten.erf.")]:
         monkeypatch.delitem(RULES, overload)
     assert without_rule(load())["erf"] == {"erf"}
     assert core()["erf"] == "ATen" != load().core["erf"]
