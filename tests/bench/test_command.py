@@ -70,7 +70,7 @@ def test_a_wrong_name_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
             ["cpu"],
             [],
             ["gcc"],
-            "no candidate 'gcc'. Choose from: inductor, eager, nothing, floor, on",
+            "no candidate 'gcc'. Choose from: inductor, eager, nothing",
         ),
         (["cpu"], [], ["litz"], "no candidate 'litz'."),
     ],
