@@ -9,10 +9,10 @@ them fall below it, which has the probability of fewer than k heads in n throws 
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 CONFIDENCE = 0.95
 
@@ -34,17 +34,20 @@ def interval(samples: Sequence[float]) -> Interval:
     """
     ordered = sorted(samples)
     n = len(ordered)
-    cut = 0  # samples left out at either end
-    while cut + 1 < n - cut - 1 and _confidence(n, cut + 1) >= CONFIDENCE:
-        cut += 1
-    median = statistics.median(ordered)
-    return Interval(ordered[cut], median, ordered[n - 1 - cut], _confidence(n, cut))
+    sure = list(takewhile(lambda chance: chance >= CONFIDENCE, _confidences(n)))
+    cut = max(min(len(sure) - 1, (n - 1) // 2 - (n % 2 == 0)), 0)  # left out at either end
+    confidence = sure[cut] if sure else next(_confidences(n))
+    return Interval(ordered[cut], statistics.median(ordered), ordered[n - 1 - cut], confidence)
 
 
-def _confidence(n: int, cut: int) -> float:
-    """The chance that the median lies between the samples that remain after cutting both ends."""
-    tail = sum(math.comb(n, heads) for heads in range(cut + 1))
-    return 1 - 2 * tail / 2**n if n > 1 else 0.0
+def _confidences(n: int) -> Iterator[float]:
+    """The chance that the median lies between the samples that remain after cutting 0, 1, ... of
+    them at both ends."""
+    tail, ways = 0, 1
+    for cut in range(n // 2 + 1):
+        tail += ways
+        ways = ways * (n - cut) // (cut + 1)
+        yield 1 - 2 * tail / 2**n if n > 1 else 0.0
 
 
 def geometric_mean(ratios: Iterable[float]) -> float:
