@@ -32,7 +32,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "local import",
         "tests/codegen/triton/cases.py:_interpreter",
     ): "Triton decides at import whether it interprets: the names of cases are read without it",
-    ("banned import", "litz/bench/worker.py"): "times its compile, in a process of its own",
     ("local import", "litz/cli.py:fuzz"): "needs torch, whose absence other commands report",
 }
 

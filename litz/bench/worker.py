@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch.fx
+from torch._dynamo.utils import compilation_time_metrics
 
 from litz.backend import litz
 from litz.bench.agreement import Agreement
@@ -38,24 +39,12 @@ Found = dict[str, float | None]
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
-class Clock:
-    """Seconds that were spent in a function, over all its calls; None before the first."""
-
-    seconds: float | None = None
-
-    def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.seconds = (self.seconds or 0.0) + time.perf_counter() - start
-
-        return timed
+# Where Dynamo notes the seconds that TorchInductor takes from a graph to a callable.
+NOTED = "compile_fx_inner"
 
 
-def backend_of(name: str, clock: Clock, notes: Explanation) -> Backend:
-    """A candidate's backend; the clock runs while it turns a graph into a callable."""
+def backend_of(name: str, notes: Explanation) -> Backend:
+    """A candidate's backend, with its modules loaded: to load them is no part of compiling."""
     if name == "litz":
         return partial(litz, options=OPTIONS, explanation=notes)  # times itself
     if name == "eager":
@@ -63,21 +52,22 @@ def backend_of(name: str, clock: Clock, notes: Explanation) -> Backend:
     known = CANDIDATES[name].backend
     if callable(known):
         return known
-    from torch._inductor.compile_fx import compile_fx, compile_fx_inner
-
-    return partial(compile_fx, inner_compile=clock.around(compile_fx_inner))
+    wrapper: Any = torch._TorchCompileInductorWrapper(None, None, None)
+    wrapper.get_compiler_config()
+    return wrapper  # type: ignore[no-any-return]
 
 
 def compile_times(program: Program, name: str) -> Found:
     """Seconds from AOTAutograd's graph to a callable, and of the whole first call."""
-    clock, notes = Clock(), Explanation()
-    compiled = torch.compile(program.function, backend=backend_of(name, clock, notes))
+    notes = Explanation()
+    compiled = torch.compile(program.function, backend=backend_of(name, notes))
     start = time.perf_counter()
     result = program(compiled)
     whole = time.perf_counter() - start
     _insist(Agreement(program).fault(result))
     stages = [s for graph in notes.graphs for path, s in graph.seconds.items() if "." not in path]
-    return {"graph": sum(stages) if stages else clock.seconds, "first call": whole}
+    noted = stages or compilation_time_metrics.get(NOTED)
+    return {"graph": sum(noted) if noted else None, "first call": whole}
 
 
 def memory_peak(program: Program, name: str) -> Found:
@@ -89,7 +79,7 @@ def memory_peak(program: Program, name: str) -> Found:
     if isinstance(program.function, Training):
         return step_peak(program, name)
     agreement, notes, peaks = Agreement(program), Explanation(), [0]
-    backend = backend_of(name, Clock(), notes)
+    backend = backend_of(name, notes)
 
     def watched(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         function = backend(module, inputs)
@@ -122,7 +112,7 @@ def step_peak(program: Program, name: str) -> Found:
     What Litz keeps from call to call is resident by then, and is added.
     """
     agreement, notes = Agreement(program), Explanation()
-    step = torch.compile(program.function, backend=backend_of(name, Clock(), notes))
+    step = torch.compile(program.function, backend=backend_of(name, notes))
     for _ in range(2):
         _insist(agreement.fault(program(step)))
     before = _start_watching()

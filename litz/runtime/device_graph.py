@@ -7,9 +7,9 @@ known. Example: `print(compiled.text)` shows what a call does.
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +19,7 @@ from litz.errors import DriverError, IndexOutOfRange
 from litz.ir.program import Plan
 from litz.ir.source import ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource
 from litz.runtime.device_entry import DeviceEntry
+from litz.runtime.entry import bound
 from litz.runtime.steps import mismatch
 
 LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -64,16 +65,13 @@ class DeviceGraph:
 
     def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
         scope = {
-            **names, "__builtins__": builtins, "take": self.free.pop,
-            "give_back": self.free.append, "new_space": self._new_table, "check": self.check,
+            **names, "take": self.free.pop, "give_back": self.free.append,
+            "new_space": self._new_table, "check": self.check,
             "flag": self._flag, "failed": self._failed, "current": self.device.current,
             "elsewhere": self.device.elsewhere,
-            "mismatch": lambda name, tensor: mismatch(self.plan, name, tensor),
+            "mismatch": partial(mismatch, self.plan),
         }  # fmt: skip
-        exec(compile(self.text, "<litz entry>", "exec"), scope)
-        call: Any = scope["call"]
-        call._boxed_call = True  # AOTAutograd then passes the inputs as one list
-        return call  # type: ignore[no-any-return]
+        return bound(self.text, scope)
 
     def _new_table(self) -> Table:
         return Table(self._fixed, self._size)

@@ -6,8 +6,8 @@ wrote; here is what it stands on. Example: `print(compiled.text)` shows what a c
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -16,7 +16,7 @@ from litz.config import Config
 from litz.errors import IndexOutOfRange, IntegerDivisionByZero, InternalError
 from litz.ir.program import Plan
 from litz.ir.source import Binary, Source
-from litz.runtime.entry import Entry
+from litz.runtime.entry import Entry, bound
 from litz.runtime.held import Held
 from litz.runtime.memory import Workspace
 from litz.runtime.profile import timed_segments
@@ -51,16 +51,12 @@ class CompiledGraph:
 
     def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
         scope = {
-            **names, "__builtins__": builtins, "take": self.free.pop,
-            "give_back": self.free.append, "new_space": self._new_space, "fail": _fail,
-            "mismatch": self._mismatch,
+            **names, "take": self.free.pop, "give_back": self.free.append,
+            "new_space": self._new_space, "fail": _fail, "mismatch": partial(mismatch, self.plan),
         }  # fmt: skip
         if self.held is not None:
             scope["refresh"] = self.held.refresh
-        exec(compile(self.text, "<litz entry>", "exec"), scope)
-        call: Any = scope["call"]
-        call._boxed_call = True  # AOTAutograd then passes the inputs as one list
-        return call  # type: ignore[no-any-return]
+        return bound(self.text, scope)
 
     def _new_space(self) -> Workspace:
         huge = self.config.cpp.huge_pages
@@ -68,9 +64,6 @@ class CompiledGraph:
         if self.held is not None:
             space.hold(self.source.layout, self.held.tensors, self.held.seen.data_ptr())
         return space
-
-    def _mismatch(self, name: str, tensor: torch.Tensor) -> None:
-        mismatch(self.plan, name, tensor)
 
 
 def _fail(space: Workspace) -> NoReturn:

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from litz.backend import litz
 from litz.report import Explanation
 from tests.ops.exceptions import GRADIENTS
-from tests.ops.opinfo import Outcome, _seed, every_op, name_of
+from tests.ops.opinfo import Outcome, _seed, count_sample, every_op, name_of
 from tests.ops.pool import run_all
 
 DTYPES = (torch.float32, torch.float64)
@@ -63,21 +63,13 @@ def _check_sample(op: Any, sample: Any, outcome: Outcome) -> None:
     except Exception:
         outcome.unsupported += 1
         return
-    notes = Explanation()
-    try:
+
+    def check(notes: Explanation) -> None:
         found = gradients(_compiled(op, notes), op, sample)
         wide = partial(gradients, op.op, op, sample, torch.float64)
         assert_near(found, expected, None if outcome.dtype is torch.float64 else wide)
-        outcome.note(notes)
-        bugs = [f.reason for f in notes.fallbacks if "bug in Litz" in f.reason]
-        assert not bugs, bugs[0]
-    except Exception as error:
-        if _aot_eager_passes(op, sample, expected):
-            outcome.failures.append(f"{type(error).__name__}: {str(error).strip()[:400]}")
-        else:
-            outcome.unsupported += 1
-        return
-    outcome.passed += 1
+
+    count_sample(outcome, check, partial(_aot_eager_passes, op, sample, expected))
 
 
 def _compiled(op: Any, notes: Explanation) -> Call:
