@@ -301,6 +301,8 @@ class Plan:
     unplanned_bytes: int = 0
     # What a kernel writes into the memory of a result of ATen's that nobody needs any more.
     heirs: dict[str, str] = field(default_factory=dict)
+    # Intermediates outside the arena: a call allocates each when it is written.
+    lent: frozenset[str] = frozenset()
     # Kernels, by number, that run as one launch: none touches what another of them writes. Without
     # any, each is a launch of its own.
     batches: tuple[tuple[int, ...], ...] = ()

@@ -109,14 +109,17 @@ class Entry:
         known = {*self.graph.inputs, *self.graph.constants, *(b for s in calls for b in s.outputs)}
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         for buffer in (b for b in dict.fromkeys(shown) if b not in known):
-            sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
-            size = buffer.dtype.bytes * _elements(sizes)
-            huge = self.config.cpp.huge_pages and size >= LARGE
-            make = "empty_large" if huge else "empty"
-            dtype = self._name("dtype", torch_dtype(buffer.dtype))
-            self.local[buffer.name] = name = f"y{len(self.local)}"
-            self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
-            self._point(buffer.name)
+            self._allocate(buffer, "y")
+
+    def _allocate(self, buffer: Buffer, prefix: str) -> None:
+        """Fresh memory for a buffer, with large pages below it if it is large."""
+        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        size = buffer.dtype.bytes * _elements(sizes)
+        make = "empty_large" if self.config.cpp.huge_pages and size >= LARGE else "empty"
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        self.local[buffer.name] = name = f"{prefix}{len(self.local)}"
+        self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
+        self._point(buffer.name)
 
     def _output(self, value: Any) -> str:
         if not isinstance(value, ViewArg):
@@ -159,9 +162,12 @@ class Entry:
         self.lines.append(f"{segment}(address)")
 
     def _inherit(self, position: int) -> None:
-        """What the kernels of a segment write into memory of ATen's that is theirs by now."""
+        """Memory for what the kernels of a segment write outside the arena: ATen's that is theirs
+        by now, or lent to them."""
         for step in takewhile(lambda s: isinstance(s, Kernel), self.graph.body[position:]):
             for buffer in written(step):
+                if buffer.name in self.plan.lent and buffer.name not in self.local:
+                    self._allocate(buffer, "t")
                 before = self.plan.heirs.get(buffer.name)
                 if before is not None and buffer.name not in self.local:
                     self.local[buffer.name] = name = f"t{len(self.local)}"
@@ -175,6 +181,8 @@ class Entry:
         if step.into:
             (made,) = step.outputs
             assert made is not None
+            if made.name in self.plan.lent and made.name not in self.local:
+                self._allocate(made, "t")
             self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])})")
             return
         call = f"{op}({', '.join(args)})"
