@@ -317,6 +317,15 @@ class Plan:
         return last
 
     @property
+    def fresh(self) -> frozenset[str]:
+        """Buffers that kernels write into memory which a call allocates, aligned, for them."""
+        given = {b.name for b in (*self.graph.inputs, *self.graph.constants)
+                 if isinstance(b, Buffer)}  # fmt: skip
+        made = {b.name for k in self.graph.kernels for b in written(k)}
+        held = {b.name for b in self.graph.held}
+        return frozenset(made - given - held - set(self.heirs))
+
+    @property
     def sources(self) -> list[Buffer]:
         """The parameters that something is held of."""
         steps = self.graph.body[: self.graph.prepared]

@@ -21,5 +21,7 @@ from litz.trace import stage
 @stage("plan", "order, lifetimes, one arena, what runs side by side")
 def plan(graph: KernelGraph, config: Config) -> Plan:
     """Order the steps, place the buffers, and see what may run side by side."""
+    if config.nan_asserts:  # every result has to be there when it is looked at
+        config = replace(config, allow_buffer_reuse=False, inplace_buffers=False)
     placed = lend(assign_slots(gather_levels(order_steps(graph)), config), config)
     return replace(placed, batches=tuple(batches(placed)))

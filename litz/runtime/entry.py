@@ -19,17 +19,17 @@ kernels between two of them. For x + 1:
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import takewhile
 from typing import Any
 
 import torch
 
 from litz.config import Config
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg, read, written
+from litz.ir.program import Buffer, Extern, Kernel, Origin, Plan, ViewArg, read, written
 from litz.ir.source import DeviceSource, Source
+from litz.runtime.asserts import assert_finite, misaligned, where
 from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, window, with_layout
 from litz.runtime.steps import freed_after, is_whole, numbers, op_of, returns_alias, torch_dtype
@@ -135,11 +135,28 @@ class Entry:
         if buffer in self.in_table and buffer in self.source.layout:
             entry = self.source.layout[buffer]
             self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
+            if self.config.alignment_asserts:
+                self.names["misaligned"] = misaligned
+                size = self._alignment(buffer)
+                given = f"{buffer!r}, table[{entry}], {size}"
+                self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
+
+    def _alignment(self, buffer: str) -> int:
+        """What kernels take for granted of its address."""
+        return next(b.dtype.bytes for b in self.plan.outside if b.name == buffer)
+
+    def _assert_finite(self, buffers: Iterable[Buffer], origins: Iterable[Origin] = ()) -> None:
+        if self.config.nan_asserts:
+            self.names["assert_finite"] = assert_finite
+            for buffer in (b for b in buffers if b.dtype.is_float):
+                given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}"
+                self.lines.append(f"assert_finite({given})")
 
     # -- steps -------------------------------------------------------------------------------
 
     def _body(self) -> None:
         freed = freed_after(self.plan)
+        self._assert_finite(b for b in self.graph.inputs if isinstance(b, Buffer))
         segments = iter(range(len(self.segments)))
         in_segment = False
         for position, step in enumerate(self.graph.body):
@@ -147,16 +164,26 @@ class Entry:
                 continue
             if isinstance(step, Extern):
                 self._extern(step)
+                self._assert_finite((b for b in step.outputs if b is not None), step.origins)
                 in_segment = False
             elif not in_segment:
                 self._inherit(position)
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
+                for kernel in self._kernels_from(position):
+                    self._assert_finite(written(kernel), kernel.origins)
                 in_segment = True
             for name in freed.get(position, ()):
                 if name in self.local:
                     self.lines.append(f"del {self.local[name]}")
+
+    def _kernels_from(self, position: int) -> Iterator[Kernel]:
+        """The kernels of the segment that begins there."""
+        for step in self.graph.body[position:]:
+            if not isinstance(step, Kernel):
+                return
+            yield step
 
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
@@ -164,7 +191,7 @@ class Entry:
     def _inherit(self, position: int) -> None:
         """Memory for what the kernels of a segment write outside the arena: ATen's that is theirs
         by now, or lent to them."""
-        for step in takewhile(lambda s: isinstance(s, Kernel), self.graph.body[position:]):
+        for step in self._kernels_from(position):
             for buffer in written(step):
                 if buffer.name in self.plan.lent and buffer.name not in self.local:
                     self._allocate(buffer, "t")

@@ -18,6 +18,7 @@ from litz.schedule.attention import schedule_attention
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
+from litz.schedule.past import written_past
 from litz.schedule.product import schedule_product
 from litz.schedule.tile import spread_scatter, tile_axes
 from litz.schedule.vectorize import vectorize
@@ -26,9 +27,14 @@ from litz.trace import stage
 
 
 @stage("schedule", "loop order, vector lanes, threads")
-def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Any]:
-    """In the target's way: lanes and threads for a CPU, tiles for a GPU."""
-    return (_tiled if target.kind == "cuda" else _vectorized)(kernel, target, config)
+def schedule(
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str] = frozenset()
+) -> ScheduledKernel[Any]:
+    """In the target's way: lanes and threads for a CPU, tiles for a GPU. `fresh` names the buffers
+    that lie in memory of ours."""
+    if target.kind == "cuda":
+        return _tiled(kernel, target, config)
+    return _vectorized(kernel, target, config, fresh)
 
 
 def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
@@ -45,7 +51,9 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
     return ScheduledKernel(settled, arguments, choice, _steps(kernel, tiled))
 
 
-def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Choice]:
+def _vectorized(
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str]
+) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
     product = schedule_product(flat, target)
@@ -62,7 +70,8 @@ def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKern
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
     ordered, choice = vectorize(named, target, config)
-    choice = replace(choice, asserts=config.debug_index_asserts)
+    past = written_past(ordered, choice, arguments, fresh, target)
+    choice = replace(choice, past=past, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
 
 
