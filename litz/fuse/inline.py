@@ -290,8 +290,8 @@ def _repeats(node: Expr, consumer: Loop) -> int:
         order.pop()
     factor = 1
     for variable in order:
-        if variable not in used and variable.extent.is_const:
-            factor *= variable.extent.number
+        if variable not in used:
+            factor *= variable.extent.hint
     return factor
 
 
@@ -299,9 +299,7 @@ def memory_order(loop: Loop) -> list[Expr]:
     """The parallel axes as the result lies in memory, which is how they will run."""
     store = loop.stores[0]
     step = {
-        i: s.number
-        for i, s in zip(store.index, store.buffer.strides, strict=True)
-        if i.op == "axis" and s.is_const
+        i: s.hint for i, s in zip(store.index, store.buffer.strides, strict=True) if i.op == "axis"
     }
     return sorted(loop.axes, key=lambda a: -step.get(a, 0)) if len(step) > 1 else list(loop.axes)
 
