@@ -28,6 +28,7 @@ from litz.ir.program import (
     LoopProgram,
     Origin,
     Store,
+    ViewArg,
     buffer_bytes,
     loads,
     read,
@@ -105,8 +106,8 @@ class _Inliner:
             for buffer in written(step):
                 self.writers[buffer].append(position)
         for output in program.outputs:
-            if hasattr(output.value, "buffer"):
-                self.kept.add(output.value.buffer)  # type: ignore[union-attr]
+            if isinstance(output.value, ViewArg):
+                self.kept.add(output.value.buffer)
         self.inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
 
     # -- deciding ----------------------------------------------------------------------------

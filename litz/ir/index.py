@@ -243,17 +243,16 @@ def _removed(atoms: list[Expr], atom: Expr) -> bool:
     return True
 
 
-def _common_factor(poly: Poly, divisor: Poly) -> tuple[int, Poly, Poly] | None:
-    """g, a, b with poly = g * a + b, 0 <= b < g and g a factor of the (constant) divisor."""
-    if set(divisor) != {()}:
+def _common_factor(poly: Poly, divisor: Poly) -> tuple[Poly, Poly, Poly, int] | None:
+    """g, a, b, m with poly = g * a + b, 0 <= b < g and divisor = g * m; g may hold sizes."""
+    if len(divisor) != 1:
         return None
-    whole = divisor[()]
-    for g in sorted({gcd(c, whole) for c in poly.values()}, reverse=True):
-        if 1 < g < whole or g == whole > 1:
-            a = {m: c // g for m, c in poly.items() if c % g == 0}
-            b = {m: c for m, c in poly.items() if c % g}
-            if _within(b, {(): g}):
-                return g, a, b
+    ((wanted, whole),) = divisor.items()
+    for number in sorted({gcd(c, whole) for c in poly.values()}, reverse=True):
+        g = {wanted: number}
+        a, b = split_evenly(poly, g) if g != {(): 1} else ({}, poly)
+        if a and _within(b, g):
+            return g, a, b, whole // number
     return None
 
 
@@ -283,8 +282,8 @@ def _quotient_common_factor(p: Poly, d: Poly) -> Expr | None:
     found = _common_factor(p, d)
     if found is None:
         return None
-    g, a, _ = found
-    return floordiv(from_poly(a), integer(d[()] // g))
+    _, a, _, m = found
+    return floordiv(from_poly(a), integer(m))
 
 
 def _quotient_of_quotient(p: Poly, d: Poly) -> Expr | None:
@@ -324,9 +323,9 @@ def _remainder_common_factor(p: Poly, d: Poly) -> Expr | None:
     found = _common_factor(p, d)
     if found is None:
         return None
-    g, a, b = found
-    inner = to_poly(modulo(from_poly(a), integer(d[()] // g)))
-    return from_poly(_combine("add", [_combine("mul", [inner, {(): g}]), b]))
+    g, a, b, m = found
+    inner = to_poly(modulo(from_poly(a), integer(m)))
+    return from_poly(_combine("add", [_combine("mul", [inner, g]), b]))
 
 
 def _remainder_of_remainder(p: Poly, d: Poly) -> Expr | None:
