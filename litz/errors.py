@@ -210,6 +210,22 @@ class UnsupportedOp(UserError):
         )
 
 
+class SizeUnknown(UserError):
+    """Something of a graph with symbolic sizes needs the value of one of them.
+
+    Nobody sees this error: an op whose kernel needs the value is left to ATen, and a graph that
+    cannot be compiled for all sizes at once is compiled for each of them as it comes.
+    `litz.explain` says which and why.
+    """
+
+    def __init__(self, size: str, why: str = "") -> None:
+        self.size = size
+        super().__init__(
+            f"the value of the size {size} is needed to compile{f' ({why})' if why else ''}. "
+            "Mark the dimension static, or let it be compiled for each size."
+        )
+
+
 class CompileFailed(UserError):
     """A graph could not be compiled, and `on_error="raise"` forbids running it as eager.
 

@@ -28,6 +28,7 @@ from litz.ir.program import (
     LoopProgram,
     Origin,
     Store,
+    ViewArg,
     buffer_bytes,
     loads,
     read,
@@ -105,8 +106,8 @@ class _Inliner:
             for buffer in written(step):
                 self.writers[buffer].append(position)
         for output in program.outputs:
-            if hasattr(output.value, "buffer"):
-                self.kept.add(output.value.buffer)  # type: ignore[union-attr]
+            if isinstance(output.value, ViewArg):
+                self.kept.add(output.value.buffer)
         self.inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
 
     # -- deciding ----------------------------------------------------------------------------
@@ -290,8 +291,8 @@ def _repeats(node: Expr, consumer: Loop) -> int:
         order.pop()
     factor = 1
     for variable in order:
-        if variable not in used and variable.extent.is_const:
-            factor *= variable.extent.number
+        if variable not in used:
+            factor *= variable.extent.hint
     return factor
 
 
@@ -299,9 +300,7 @@ def memory_order(loop: Loop) -> list[Expr]:
     """The parallel axes as the result lies in memory, which is how they will run."""
     store = loop.stores[0]
     step = {
-        i: s.number
-        for i, s in zip(store.index, store.buffer.strides, strict=True)
-        if i.op == "axis" and s.is_const
+        i: s.hint for i, s in zip(store.index, store.buffer.strides, strict=True) if i.op == "axis"
     }
     return sorted(loop.axes, key=lambda a: -step.get(a, 0)) if len(step) > 1 else list(loop.axes)
 

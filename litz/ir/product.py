@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litz.ir.dtypes import F32, F64, I32
-from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
+from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
 from litz.ir.index import ravel, simplify_indices, unravel
 from litz.ir.program import Kernel, Loop
+from litz.ir.sizes import count_of, rounded_up
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ def in_blocks(product: Product, width: int, group: int) -> Blocks:
 
     a[i0, r0], b[r0, i1]   ->   a[row, step], b[step, panel * 64 + inside]
     """
-    batch, row = (axis(n, extent_of(a)) for n, a in (("n", product.batch), ("m", product.rows)))
-    panels = -(-extent_of(product.columns) // width)
+    batch, row = (axis(n, count_of(a)) for n, a in (("n", product.batch), ("m", product.rows)))
+    panels = rounded_up(count_of(product.columns), width)
     panel, inside = axis("p", panels), axis("c", width)
     step, part = axis("s", -(-product.depth.extent.number // group)), axis("e", group)
     column = ravel((panel, inside), (panel.extent, inside.extent))

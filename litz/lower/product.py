@@ -17,7 +17,7 @@ import torch
 
 from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
-from litz.ir.index import coefficient, flat_index, floordiv, modulo, simplify_indices
+from litz.ir.index import ONE, coefficient, flat_index, floordiv, modulo, simplify_indices
 from litz.ir.program import Buffer
 from litz.lower.dequantise import Narrow, narrow_operand
 from litz.lower.panels import in_panels, packed_panels
@@ -72,7 +72,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     computations."""
     _check(low, a, b)
     *batch, i, j = positions(target.shape)
-    k = axis("r0", a.shape[-1].number)
+    k = axis("r0", a.shape[-1])
     if not batch and target.dtype.compute is F32:
         width = low.target.panel_columns(F32.bytes, b.shape[-1].number)
         narrow = narrow_operand(low, b.at((k, j)), k, j, width)
@@ -91,6 +91,8 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
 def _slices(low: Lowering, target: Buffer, depth: int, group: int) -> int:
     """Pieces of the sum that run side by side: several if it is long and the blocks too few to
     share. Sizes alone decide, so that a sum is the same with any number of threads."""
+    if not target.shape[0].is_const:
+        return 1
     rows, columns = (n.number for n in target.shape)
     width = low.target.panel_columns(target.dtype.compute.bytes, columns)
     blocks = -(-rows // low.target.block_rows) * -(-columns // width)
@@ -139,7 +141,7 @@ def _emit(
 
 
 def _check(low: Lowering, a: View, b: View) -> None:
-    rows, depth, columns = a.shape[-2].number, a.shape[-1].number, b.shape[-1].number
+    rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
     if low.config.max_autotune_gemm_backends == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone")
     if not low.target.products:
@@ -152,7 +154,7 @@ def _check(low: Lowering, a: View, b: View) -> None:
     lanes = low.target.vector_bytes // max(b.dtype.compute.bytes, 4)
     if lanes < 2 or columns < lanes:
         raise NotGenerated("a product with fewer columns than lanes")
-    if len(a.shape) == 3 and a.shape[0].number > 1 and rows == 1:
+    if len(a.shape) == 3 and a.shape[0] is not ONE and a.shape[-2] is ONE:
         raise NotGenerated("a batch of single rows: each reads a matrix of its own once")
 
 
@@ -161,7 +163,7 @@ def _check(low: Lowering, a: View, b: View) -> None:
 
 def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Expr, int]:
     """The element of the right operand, and how many neighbours along the sum lie together."""
-    rows, columns = a.shape[-2].number, b.shape[-1].number
+    rows, columns = a.shape[-2].hint, b.shape[-1].number
     width = low.target.panel_columns(max(b.dtype.compute.bytes, 4), columns)
     group = low.target.dot_group(a.dtype.name, b.dtype.name)
     kept = low.config.cpp.weight_prepack and low.is_static(b.buffer)

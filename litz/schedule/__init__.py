@@ -12,6 +12,7 @@ from typing import Any
 from litz.config import Config
 from litz.errors import VerifyError
 from litz.ir.expr import walk
+from litz.ir.index import ONE
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.schedule.attention import schedule_attention
@@ -88,7 +89,7 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     assert blocking is not None
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
-    many = f"{blocking.batches} products" if blocking.batches > 1 else "product"
+    many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
     return (f"{many} of {size}: {blocks}",)
 
 

@@ -47,7 +47,8 @@ def _fits(store: Store, vector: Expr | None, choice: Choice, target: Target) -> 
     lanes, size = choice.lanes, store.buffer.dtype.bytes
     if vector is None or store.scatters or lanes * size != LINE or op_cost(store) > MOST_WORK:
         return False
-    if store.buffer.shape[0].number * size <= target.l3_bytes:
+    length = store.buffer.shape[0]
+    if not length.is_const or length.number * size <= target.l3_bytes:
         return False
     if vector is choice.vector and choice.chunk % lanes:
         return False

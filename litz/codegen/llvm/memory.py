@@ -121,12 +121,23 @@ class Memory:
             spread = self.v.spread(place, level)
             self.v.scopes.select(level)
             places = b.add(spread, self.v.iota(1))
-        outside = b.compare("uge", places, buffer.shape[0].number)
+        outside = b.compare("uge", places, self._limit(buffer, places))
         if mask is not None:
             outside = b.bit_and(outside, mask)
         self.v.flag(outside, BOUNDS_ERROR)
         bad = b.any_lane(outside) if place.type.lanes == 1 else outside
         return b.select(bad, b.constant(0, place.type), place)
+
+    def _limit(self, buffer: Buffer, places: Value) -> Value | int:
+        """The elements of a buffer, as often as there are places."""
+        count = buffer.shape[0]
+        if count.is_const:
+            return count.number
+        level = self.v.scopes.selected
+        limit = self.v.value(count)
+        limit = self.v.spread(limit, 0) if places.type.lanes > 1 else limit
+        self.v.scopes.select(level)
+        return limit
 
     def _address(self, buffer: Buffer, place: Value) -> Value:
         element = stored_type(buffer.dtype, 1)
@@ -178,7 +189,9 @@ class Memory:
         address = self._address(node.buffer, self._inside(node.buffer, places, mask))
         return self._gathered(node, address, mask)
 
-    def put(self, buffer: Buffer, place: Value, step: int, value: Value, count: int) -> None:
+    def put(
+        self, buffer: Buffer, place: Value, step: int, value: Value, count: int | Value
+    ) -> None:
         """Write the first `count` lanes from a place on, `step` elements apart."""
         lanes = self.v.lanes
         self.v.set_vector(None, None, None if count == lanes else count)

@@ -10,7 +10,13 @@ from litz.codegen.llvm import math
 from litz.codegen.llvm.attention import AttentionEmitter
 from litz.codegen.llvm.attention_row import RowEmitter
 from litz.codegen.llvm.columns import ColumnEmitter
-from litz.codegen.llvm.driver import driver_text, preparation, segments, table_layout
+from litz.codegen.llvm.driver import (
+    computed_numbers,
+    driver_text,
+    preparation,
+    segments,
+    table_layout,
+)
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
 from litz.ir.program import Plan
@@ -42,13 +48,14 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         f'"prefer-vector-width"="{bits}" }}'
     )
     attributes += '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # rolled loops
-    layout = table_layout(plan)
+    computed = computed_numbers(kernels)
+    layout = table_layout(plan, computed)
     driver = driver_text(plan, kernels, names, layout, target.threads)
     # The driver declares what its runtime part uses; nothing may be declared twice.
     outside = sorted(d for d in declares | needed if d not in driver)
     text = "\n".join([*outside, library, *texts, driver, attributes, ""])
     runs, first = tuple(segments(plan)), preparation(plan)
-    return Source(text, tuple(names), tuple(functions.values()), runs, layout, first)
+    return Source(text, tuple(names), tuple(functions.values()), runs, layout, first, computed)
 
 
 def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.dots import Dot, dot_for
-from litz.codegen.llvm.emit import POINTER, KernelEmitter
+from litz.codegen.llvm.emit import KernelEmitter
+from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
@@ -29,6 +31,9 @@ from litz.ir.scheduled import ScheduledKernel
 
 # Steps after which sums go to the tile: a long sum loses no more to rounding than a few short ones.
 STEPS = 256
+# Rows of the blocks that end a product of unknown rows, beside whole ones: each is a function more
+# to compile, and a block between two of them computes a row for nothing.
+FEWER_ROWS = (1, 2, 4)
 
 
 class _Block(KernelEmitter):
@@ -53,8 +58,11 @@ class _Sums(_Block):
     """The function that sums a block of some rows into the tile. It stands alone so that whatever
     the rest of the kernel keeps in registers, here they hold sums."""
 
-    def __init__(self, scheduled: ScheduledKernel, name: str, rows: int) -> None:
+    def __init__(
+        self, scheduled: ScheduledKernel, name: str, rows: int, surely: int | None = None
+    ) -> None:
         super().__init__(scheduled, name)
+        self.surely = rows if surely is None else surely  # rows that are always there
         self.tile = Value("%tile", POINTER)
         self.blocks: Blocks = in_blocks(self.product, self.by.width, self.by.group)
         # Whether sums reach the tile but once, which then need not be there before.
@@ -101,7 +109,11 @@ class _Sums(_Block):
         """The left operand in row r: what depends on the row alone is computed once."""
         row = axis(f"m{r}", self.by.rows)
         first = Value("%row", I64)
-        self._bind(row, self.b.add(first, r) if r else first)
+        here = self.b.add(first, r) if r else first
+        if r >= self.surely:  # a row that may not be there reads the last one again
+            last = self.b.sub(self._size(self.by.rows), 1)
+            here = self.b.intrinsic("smin", here, last)
+        self._bind(row, here)
         return simplify_indices(substitute(self.blocks.left, {self.blocks.row: row}))
 
     def _places(self) -> Iterator[tuple[int, Value, Value]]:
@@ -228,12 +240,19 @@ class ProductEmitter(_Block):
         size = Type(self.vector.element, wide * self.by.block)
         self.tile = stack_slot(self.values, size, "tile")
         self.start = stack_slot(self.values, Type(self.vector.element, wide), "start")
-        # The last block may have fewer rows.
-        self.counts = sorted({self.by.block, self.by.rows % self.by.block} - {0})
+        # The last block may have fewer rows; how many, perhaps only a call knows.
+        rows, block = self.by.rows, self.by.block
+        if rows.is_const:
+            self.counts = sorted({block, rows.number % block} - {0})
+        else:
+            self.counts = sorted({block, *(n for n in FEWER_ROWS if n < block)})
 
     def emit(self) -> str:
         """The functions that sum, then the kernel."""
-        parts = [_Sums(self.scheduled, self._function(rows), rows) for rows in self.counts]
+        parts = [
+            _Sums(self.scheduled, self._function(rows), rows, fewer + 1)
+            for fewer, rows in self._ranges()
+        ]
         if self.dot is not None and self.dot.offsets:
             parts.append(_Offsets(self.scheduled, f"{self.name}.offsets"))
         texts = [part.emit() for part in parts]
@@ -247,23 +266,30 @@ class ProductEmitter(_Block):
     def _task(self, task: Value) -> None:
         """A panel for a chunk of rows; panels pass by fastest."""
         b, by = self.b, self.by
-        panel = self._digit(task, by.panels)
+        panel = self._digit(task, integer(by.panels))
         around = b.emit(f"udiv {task}, {by.panels}", I64)
         chunk = self._digit(around, by.chunks)
-        batch = b.emit(f"udiv {around}, {by.chunks}", I64)
+        batch = b.emit(f"udiv {around}, {self._size(by.chunks).text}", I64)
         self._bind_axes(self.product.batch, batch)
-        start = b.mul(chunk, by.chunk)
-        stop = b.intrinsic("smin", b.add(start, by.chunk), by.rows)
+        start = b.mul(chunk, self._size(by.chunk))
+        stop = b.intrinsic("smin", b.add(start, self._size(by.chunk)), self._size(by.rows))
         if self.dot is not None and self.dot.offsets:
             self._call(f"{self.name}.offsets", batch, start, panel, self.start)
         row = self.scopes.open_loop(start, stop, by.block)
         count = b.intrinsic("smin", b.sub(stop, row), by.block)
-        for rows in self.counts:
-            self.scopes.open_if(b.compare("eq", count, rows))
+        for fewer, rows in self._ranges():
+            some = b.sub(count, fewer + 1)  # one of the counts that this function is for
+            self.scopes.open_if(b.compare("ult", some, rows - fewer))
             self._call(self._function(rows), batch, row, panel, self.tile)
             self.scopes.close()
         self._finish(row, count, b.mul(panel, by.width))
         self.scopes.close()
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """For each function, the most rows that are left to smaller ones, and its own."""
+        if self.by.rows.is_const:
+            return [(rows - 1, rows) for rows in self.counts]
+        return list(pairwise([0, *self.counts]))
 
     def _call(self, name: str, batch: Value, row: Value, panel: Value, tile: Value) -> None:
         given = f"ptr %args, {batch}, {row}, {panel}, {self.start}, {tile}"
@@ -313,7 +339,8 @@ class ProductEmitter(_Block):
         level = self.scopes.depth
         for k, a in enumerate(reversed(axes)):
             last = k == len(axes) - 1
-            digit = number if last else self._digit(number, a.extent.number)
-            number = number if last else self.b.emit(f"udiv {number}, {a.extent.number}", I64)
+            digit = number if last else self._digit(number, a.extent)
+            by = self._size(a.extent).text
+            number = number if last else self.b.emit(f"udiv {number}, {by}", I64)
             self.values.axis_level[a] = level
             self.scopes.bind(level, a, digit)
