@@ -170,7 +170,17 @@ def size(
 def _hint(node: Expr) -> int:
     if node.op == "size":
         return int(node.attr[3])
-    return int(OPS[node.op].numpy(*(a.hint for a in node.args)))
+    return int(_about(node))
+
+
+def _about(node: Expr) -> Any:
+    """A number that follows from sizes, at their hints."""
+    if node.op == "const" or node.op == "size":
+        return node.attr if node.op == "const" else node.attr[3]
+    args = [_about(a) for a in node.args]
+    if node.op == "cast":
+        return float(args[0]) if node.dtype.is_float else int(args[0])
+    return OPS[node.op].numpy(*args)
 
 
 def load(buffer: Buffer, index: tuple[Expr, ...], guard: Expr | None = None) -> Expr:

@@ -40,6 +40,7 @@ from litz.lower import (
 )
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
+from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
 from litz.lower.symbols import GUARDS, is_zero, number_or_size, size_of
 from litz.lower.values import Lowering, View, element, positions, to_storage
@@ -157,8 +158,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if node.target is torch.ops.aten.copy_.default:
         return _write_back(low, args[0], args[1])
     like = node.meta.get("val")
-    if isinstance(like, torch.SymInt):
-        return number_or_size(like)
+    if isinstance(like, SYMBOLIC):
+        return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
     low.by_program = str(node.meta.get("original_aten") or node.target) in (

@@ -7,7 +7,7 @@ own, made of the others. Example: `s0 * 64` is a polynomial, `s0 // 2` is a size
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,9 +16,10 @@ import torch
 from torch.fx.experimental import symbolic_shapes
 
 from litz.errors import SizeUnknown
-from litz.ir.expr import HINT, Expr, apply, integer, size
+from litz.ir.dtypes import F64, I64
+from litz.ir.expr import HINT, Expr, apply, cast, const, integer, size
 from litz.ir.index import floordiv, modulo, simplify
-from litz.ir.sizes import is_polynomial, named
+from litz.ir.sizes import at_least, is_polynomial, named
 
 # What is raised where an answer would hold for some sizes alone, by torch and by us.
 GUARDS: tuple[type[Exception], ...] = (
@@ -67,13 +68,15 @@ def _converted(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
 def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
     if expr.is_Integer:
         return integer(int(expr))
+    if expr.is_Float:
+        return const(float(expr), F64)
     if expr.is_Symbol:
         return _symbol(expr, environment)
     rule = RULES.get(type(expr).__name__)
     if rule is None:
         raise SizeUnknown(str(expr), f"{type(expr).__name__} has no form in the loop IR")
     found: Expr = rule([_converted(a, environment, known) for a in expr.args])
-    if is_polynomial(found):
+    if found.dtype is F64 or is_polynomial(found):
         return found
     return named(found, *_range(environment.bound_sympy(expr)))
 
@@ -91,7 +94,24 @@ def _range(found: Any) -> tuple[int, int | None]:
 
 
 def _combined(op: str, operands: Iterable[Expr]) -> Expr:
-    return simplify(reduce(lambda a, b: apply(op, a, b), operands))
+    """Of integers, or of floats if one of them is."""
+    found = list(operands)
+    if any(n.dtype is F64 for n in found):
+        return reduce(lambda a, b: apply(op, a, b), (cast(n, F64) for n in found))
+    return simplify(reduce(lambda a, b: apply(op, a, b), found))
+
+
+def _undominated(operands: list[Expr], beats: Callable[[Expr, Expr], bool]) -> list[Expr]:
+    """Without those that another one always beats: max(1, s0) is s0 if that is never less."""
+    kept: list[Expr] = []
+    for n in operands:
+        if not any(beats(other, n) for other in kept):
+            kept = [*(other for other in kept if not beats(n, other)), n]
+    return kept
+
+
+def _quotient(operands: list[Expr]) -> Expr:
+    return apply("div", *(cast(n, F64) for n in operands))
 
 
 def _power(operands: list[Expr]) -> Expr:
@@ -111,6 +131,12 @@ RULES: dict[str, Any] = {
     "CleanDiv": lambda args: floordiv(*args),
     "Mod": lambda args: modulo(*args),
     "PythonMod": lambda args: modulo(*args),
-    "Max": lambda args: _combined("max", args),
-    "Min": lambda args: _combined("min", args),
+    "Max": lambda args: _combined("max", _undominated(args, at_least)),
+    "Min": lambda args: _combined("min", _undominated(args, lambda a, b: at_least(b, a))),
+    "ToFloat": lambda args: cast(args[0], F64),
+    "IntTrueDiv": _quotient,
+    "FloatTrueDiv": _quotient,
+    "TruncToInt": lambda args: cast(args[0], I64),
+    "FloorToInt": lambda args: cast(apply("floor", args[0]), I64),
+    "CeilToInt": lambda args: cast(apply("ceil", args[0]), I64),
 }

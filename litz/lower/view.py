@@ -14,7 +14,7 @@ import torch
 from litz.errors import SizeUnknown
 from litz.ir.expr import Expr, apply, integer
 from litz.ir.index import ONE, ZERO, product, ravel, simplify, unravel
-from litz.ir.sizes import at_least, difference, total
+from litz.ir.sizes import at_least, difference, named, total
 from litz.lower.registry import rule
 from litz.lower.symbols import size_of, sizes
 from litz.lower.values import Lowering, View, positions
@@ -39,9 +39,9 @@ def first_of(start: Any, extent: Expr) -> Expr:
     begin = counted(0 if start is None else start, extent)
     if begin.is_const and extent.is_const:
         return integer(min(max(begin.number, 0), extent.number))
-    if at_least(begin, ZERO) and at_least(extent, begin):
-        return begin
-    raise SizeUnknown(str(extent), f"a slice from {begin} on may lie behind the end")
+    if not at_least(begin, ZERO):
+        begin = apply("max", begin, ZERO)
+    return begin if at_least(extent, begin) else named(apply("min", begin, extent))
 
 
 @rule("view.default", "_unsafe_view", "reshape", "_reshape_alias")

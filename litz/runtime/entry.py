@@ -19,6 +19,7 @@ kernels between two of them. For x + 1:
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
@@ -66,6 +67,7 @@ class Entry:
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
+        self.names |= {"math_floor": math.floor, "math_ceil": math.ceil}  # of symbolic numbers
         self.views: dict[ViewArg, int] = {}
         self.local: dict[str, str] = {}  # the Python name of a buffer outside the arena
         kernels = [s for s in self.graph.body if isinstance(s, Kernel)]

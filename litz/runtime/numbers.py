@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from litz.errors import SizeUnknown
+from litz.ir.dtypes import F64, I64
 from litz.ir.expr import Expr
 from litz.ir.program import Buffer, Extern, Plan, ViewArg, read, written
 from litz.ir.sizes import symbols
@@ -41,6 +42,12 @@ def number_text(value: Expr) -> str:
         return f"(-{args[0]})"
     if value.op == "where":
         return f"({args[1]} if {args[0]} else {args[2]})"
+    if value.op == "cast" and value.dtype in (F64, I64):
+        return f"{'float' if value.dtype is F64 else 'int'}({args[0]})"
+    if value.op in ("floor", "ceil"):
+        return f"float(math_{value.op}({args[0]}))"
+    if value.op in ("sqrt", "pow"):
+        return f"({args[0]} ** {args[1] if value.op == 'pow' else 0.5})"
     raise SizeUnknown(str(value), f"{value.op} has no form in the text of a call")
 
 
