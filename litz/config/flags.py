@@ -61,6 +61,11 @@ class Cpp:
         "lower",
         "Keep a copy of each parameter in the order in which matrix products read it.",
     )
+    enable_concat_linear: bool = flag(
+        False,
+        "passes",
+        "Compute linear layers that read one input as one, with their weights side by side.",
+    )
     huge_pages: bool = flag(
         True,
         "runtime",

@@ -22,6 +22,7 @@ from litz.config import Config
 from litz.errors import CustomPassFailed, PassFailed
 from litz.ir.graph import Graph, at_path
 from litz.passes.channels_last import channels_last
+from litz.passes.concat_linears import concat_linears
 from litz.passes.fold_channel_factors import fold_channel_factors
 from litz.passes.fold_constants import fold_constants
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
@@ -68,6 +69,7 @@ PASSES = [
     Pass(channels_last, "layout_optimization"),
     Pass(pack_convolutions, "cpp.weight_prepack"),
     Pass(merge_common_subexpressions),
+    Pass(concat_linears, "cpp.enable_concat_linear"),
     Pass(remove_dead_code, "use_dce"),
 ]
 # Over forward and backward at once: what both compute becomes one value, to keep or to make twice.
