@@ -49,9 +49,10 @@ def _is_linear(node: Node, known: dict[Node, None]) -> bool:
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
         return False
     *bias, left, right = node.args
-    columns = node.meta["val"].shape[1]
+    assert isinstance(left, Node)
+    rows, columns = node.meta["val"].shape
     plain = all(b in known and b.meta["val"].shape == (columns,) for b in bias)  # type: ignore
-    sized = all(isinstance(n, int) for n in (*node.meta["val"].shape, left.meta["val"].shape[1]))  # type: ignore
+    sized = all(isinstance(n, int) for n in (rows, columns, left.meta["val"].shape[1]))
     return right in known and left not in known and plain and sized and not _is_shown(node)
 
 
