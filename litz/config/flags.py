@@ -141,6 +141,9 @@ class Config:
     layout_optimization: bool = flag(
         True, "passes", "Run convolutions of images, and what lies between them, channels last."
     )
+    conv_1x1_as_mm: bool = flag(
+        True, "lower", "Compute a convolution whose windows are single places as a matrix product."
+    )
     max_autotune_gemm_backends: str = flag(
         "ATEN,LITZ",
         "lower",

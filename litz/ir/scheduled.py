@@ -18,7 +18,7 @@ from litz.ir.program import Buffer, Kernel
 @dataclass(frozen=True)
 class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. Each step along the sum takes `group` neighbours."""
+    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums."""
 
     block: int
     width: int
@@ -28,6 +28,7 @@ class Blocking:
     columns: int
     depth: int
     group: int
+    taps: int = 1
 
     @property
     def steps(self) -> int:
@@ -77,6 +78,21 @@ class Streaming:
 
 
 @dataclass(frozen=True)
+class Sliding:
+    """How windows over single channels run: `block` of `count` neighbours a task, in each of as
+    many rows as there are `others`."""
+
+    block: int
+    count: int
+    others: int
+
+    @property
+    def blocks(self) -> int:
+        """Tasks of one row."""
+        return -(-self.count // self.block)
+
+
+@dataclass(frozen=True)
 class Choice:
     """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
     phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
@@ -93,6 +109,7 @@ class Choice:
     rows: int = 0  # that pass by together in a column reduction with its sums in memory
     product: Blocking | None = None  # the kernel is a matrix product and what follows it
     attention: Streaming | None = None
+    sliding: Sliding | None = None  # the kernel convolves each channel by itself
     asserts: bool = False  # hold every access against the bounds of its buffer
 
     def step(self, variable: Expr) -> int:
@@ -154,6 +171,9 @@ class ScheduledKernel(Generic[C]):
         streaming = self.choice.attention
         if streaming is not None:
             return streaming.heads * streaming.tiles
+        sliding = self.choice.sliding
+        if sliding is not None:
+            return sliding.others * sliding.blocks
         total = 1
         for a in self.kernel.outer:
             n = a.extent.number

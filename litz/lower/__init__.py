@@ -21,6 +21,7 @@ from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg, exprs_of
 from litz.lower import (
     attention,
+    convolution,
     create,
     flex,
     gather,
@@ -47,6 +48,7 @@ from litz.trace import stage
 
 FAMILIES = (
     attention,
+    convolution,
     create,
     flex,
     gather,

@@ -27,7 +27,8 @@ from litz.plan.order import byte_size, intermediates, never_written
 
 ALIGNMENT = 64
 # Calls whose result is large and certainly shares memory with nothing.
-FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.")
+FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.",
+         "mkldnn._convolution_transpose_pointwise.")  # fmt: skip
 
 
 class Arena:

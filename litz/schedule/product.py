@@ -38,17 +38,18 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     group = _group(product, width, target)
     if group is None:
         return None
-    depth = product.depth.extent.number
+    depth, taps = product.depth.extent.number, extent_of(product.taps)
     tasks = batches * -(-columns // width)
     chunk = _chunk(rows, depth * _left_bytes(product), tasks, target)
     block = min(target.block_rows, rows)
-    blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group)
-    work = 2 * min(chunk, rows) * min(width, columns) * depth
+    blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group, taps)
+    work = 2 * min(chunk, rows) * min(width, columns) * depth * taps
     return Choice(lanes, last, 1, 1, max(WORTH_A_THREAD // work, 1), product=blocking)
 
 
 def _left_bytes(product: Product) -> int:
-    """Of what is read of the left operand for one number."""
+    """Of what is read of the left operand for one number. The taps of a row are read by its
+    neighbours, too, and are counted there."""
     return sum(node.dtype.bytes for node in loads(product.left) if product.depth in node.axes)
 
 
@@ -66,7 +67,7 @@ def _group(product: Product, width: int, target: Target) -> int | None:
     """How many neighbours along the sum a step takes: several where both operands lie as the
     instruction that multiplies and adds them wants them, or one; None if neither fits."""
     left, right = stored_load(product.left), stored_load(product.right)
-    if left is not None and right is not None:
+    if left is not None and right is not None and not product.taps:
         group = target.dot_group(left.dtype.name, right.dtype.name)
         if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
             return group
