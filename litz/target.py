@@ -75,6 +75,11 @@ class Target:
         """Rows of a matrix product whose sums the registers hold together."""
         return 6
 
+    @property
+    def product_lanes(self) -> int:
+        """Float lanes of the products that we write for it; none if we write none."""
+        return self.vector_bytes // 4 if self.products else 0
+
     def panel_columns(self, element_bytes: int, columns: int) -> int:
         """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
         lanes = self.vector_bytes // element_bytes

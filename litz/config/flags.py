@@ -61,6 +61,11 @@ class Cpp:
         "lower",
         "Keep a copy of each parameter in the order in which matrix products read it.",
     )
+    enable_concat_linear: bool = flag(
+        False,
+        "passes",
+        "Compute linear layers that read one input as one, with their weights side by side.",
+    )
     huge_pages: bool = flag(
         True,
         "runtime",
@@ -135,6 +140,9 @@ class Config:
     fallback_by_default: bool = flag(False, "lower", "Run every op through ATen.")
     layout_optimization: bool = flag(
         True, "passes", "Run convolutions of images, and what lies between them, channels last."
+    )
+    conv_1x1_as_mm: bool = flag(
+        True, "lower", "Compute a convolution whose windows are single places as a matrix product."
     )
     max_autotune_gemm_backends: str = flag(
         "ATEN,LITZ",

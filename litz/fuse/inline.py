@@ -35,6 +35,7 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.stored import value_at, with_producers
+from litz.ir.window import loop_windows
 from litz.target import Target
 
 # Computing an op of this cost again is dearer than storing and loading its result.
@@ -90,7 +91,7 @@ class _Inliner:
         self.kept: set[Buffer] = set()
         self.products = {
             position for position, step in enumerate(program.body)
-            if isinstance(step, Loop) and loop_product(step) is not None
+            if isinstance(step, Loop) and (loop_product(step) or loop_windows(step))
         }  # fmt: skip
         # What attention reads as query, key or value, and along which axes it walks there.
         self.attended: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
@@ -180,7 +181,7 @@ class _Inliner:
         if not value.sites:
             return "nothing reads it"
         if any(root in self.products for root, _ in value.sites):
-            return "a matrix product reads its operands from memory"
+            return "a product reads its operands from memory"
         if not self._may_be_attended(store):
             return "attention reads its operands from memory"
         return self._cost_refusal(step, value) or self._order_refusal(position, step, value)

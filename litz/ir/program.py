@@ -126,7 +126,12 @@ class ViewArg:
 
 
 # Calls whose result only other calls can read: a weight as oneDNN wants it.
-PACKERS = frozenset({"mkldnn._reorder_convolution_weight.default"})
+PACKERS = frozenset(
+    {
+        "mkldnn._reorder_convolution_weight.default",
+        "mkldnn._reorder_convolution_transpose_weight.default",
+    }
+)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from litz.ir.sizes import rounded_up, symbols
 @dataclass(frozen=True)
 class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. Each step along the sum takes `group` neighbours."""
+    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums."""
 
     block: int
     width: int
@@ -29,6 +29,7 @@ class Blocking:
     columns: int
     depth: int
     group: int
+    taps: int = 1
 
     @property
     def steps(self) -> int:
@@ -78,6 +79,21 @@ class Streaming:
 
 
 @dataclass(frozen=True)
+class Sliding:
+    """How windows over single channels run: `block` of `count` neighbours a task, in each of as
+    many rows as there are `others`."""
+
+    block: int
+    count: int
+    others: int
+
+    @property
+    def blocks(self) -> int:
+        """Tasks of one row."""
+        return -(-self.count // self.block)
+
+
+@dataclass(frozen=True)
 class Choice:
     """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
     phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
@@ -96,6 +112,7 @@ class Choice:
     attention: Streaming | None = None
     past: tuple[str, ...] = ()  # results that are written past the caches
     points: Expr = ONE  # of a task, where they are not known: its work grows with them
+    sliding: Sliding | None = None  # the kernel convolves each channel by itself
     asserts: bool = False  # hold every access against the bounds of its buffer
 
     @property
@@ -172,6 +189,9 @@ class ScheduledKernel(Generic[C]):
         streaming = self.choice.attention
         if streaming is not None:
             return product((streaming.heads, streaming.tiles))
+        sliding = self.choice.sliding
+        if sliding is not None:
+            return integer(sliding.others * sliding.blocks)
         return product(rounded_up(a.extent, self.choice.step(a)) for a in self.kernel.outer)
 
     @property

@@ -21,6 +21,7 @@ from litz.ir.index import ONE, ZERO
 from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg, exprs_of
 from litz.lower import (
     attention,
+    convolution,
     create,
     flex,
     gather,
@@ -49,6 +50,7 @@ from litz.trace import stage
 
 FAMILIES = (
     attention,
+    convolution,
     create,
     flex,
     gather,

@@ -31,7 +31,8 @@ from litz.plan.order import byte_size, extent_bytes, intermediates, never_writte
 
 ALIGNMENT = 64
 # Calls whose result is large and certainly shares memory with nothing.
-FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.")
+FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.",
+         "mkldnn._convolution_transpose_pointwise.")  # fmt: skip
 
 
 class Arena:

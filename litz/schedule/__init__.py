@@ -23,6 +23,7 @@ from litz.schedule.past import written_past
 from litz.schedule.product import schedule_product
 from litz.schedule.tile import spread_scatter, tile_axes
 from litz.schedule.vectorize import vectorize
+from litz.schedule.window import schedule_windows
 from litz.target import Target
 from litz.trace import stage
 
@@ -61,6 +62,10 @@ def _vectorized(
     if product is not None:
         choice = replace(product, asserts=config.debug_index_asserts)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
+    windows = schedule_windows(flat, target)
+    if windows is not None:
+        choice = replace(windows, asserts=config.debug_index_asserts)
+        return ScheduledKernel(flat, arguments, choice, _windows(choice))
     attention = schedule_attention(flat, target)
     if attention is not None:
         choice = replace(attention, asserts=config.debug_index_asserts)
@@ -91,6 +96,12 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
     many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
     return (f"{many} of {size}: {blocks}",)
+
+
+def _windows(choice: Choice) -> tuple[str, ...]:
+    sliding = choice.sliding
+    assert sliding is not None
+    return (f"{sliding.others} rows of {sliding.count} windows: blocks of {sliding.block}",)
 
 
 def _tiles(choice: Choice) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ Example: 256 x 768 times 768 x 3072 on 16 lanes: blocks of 6 x 64, 48 panels, ch
 from __future__ import annotations
 
 from litz.ir.dtypes import I32
-from litz.ir.expr import Expr, apply, integer
+from litz.ir.expr import Expr, apply, extent_of, integer
 from litz.ir.index import ONE, bounds, coefficient, from_poly, product, to_poly
 from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load
 from litz.ir.program import Kernel, loads
@@ -29,7 +29,7 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     if found is None:
         return None
     batches, rows, across = map(count_of, (found.batch, found.rows, found.columns))
-    if not is_known(across, found.depth.extent):
+    if not is_known(across, found.depth.extent, *(a.extent for a in found.taps)):
         return None
     columns = across.number
     lanes = target.vector_bytes // found.node.dtype.bytes
@@ -42,18 +42,19 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     group = _group(found, width, target)
     if group is None:
         return None
-    depth = found.depth.extent.number
+    depth, taps = found.depth.extent.number, extent_of(found.taps)
     tasks = batches.hint * -(-columns // width)
     chunk = _chunk(rows, depth * _left_bytes(found), tasks, target)
     block = min(target.block_rows, rows.number) if rows.is_const else target.block_rows
-    blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group)
-    work = 2 * min(chunk.hint, rows.hint) * min(width, columns) * depth
+    blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group, taps)
+    work = 2 * min(chunk.hint, rows.hint) * min(width, columns) * depth * taps
     worth = max(WORTH_A_THREAD // work, 1)
     return Choice(lanes, last, 1, 1, worth, product=blocking, points=chunk)
 
 
 def _left_bytes(product: Product) -> int:
-    """Of what is read of the left operand for one number."""
+    """Of what is read of the left operand for one number. The taps of a row are read by its
+    neighbours, too, and are counted there."""
     return sum(node.dtype.bytes for node in loads(product.left) if product.depth in node.axes)
 
 
@@ -74,7 +75,7 @@ def _group(product: Product, width: int, target: Target) -> int | None:
     """How many neighbours along the sum a step takes: several where both operands lie as the
     instruction that multiplies and adds them wants them, or one; None if neither fits."""
     left, right = stored_load(product.left), stored_load(product.right)
-    if left is not None and right is not None:
+    if left is not None and right is not None and not product.taps:
         group = target.dot_group(left.dtype.name, right.dtype.name)
         if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
             return group

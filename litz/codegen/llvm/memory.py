@@ -175,6 +175,21 @@ class Memory:
         address = self._address(node.buffer, self._inside(node.buffer, place, None))
         return self.v.b.emit(f"load {kind}, {address}, align {node.dtype.bytes}", kind)
 
+    def row(
+        self, node: Expr, place: Value, length: int, guard: Value | None, zeros: Value
+    ) -> Value:
+        """The address of `length` elements from a place on, or of zeros where the guard is false;
+        zeros must be as many."""
+        self._inside(node.buffer, self.v.b.add(place, length - 1), guard)
+        address = self._address(node.buffer, self._inside(node.buffer, place, guard))
+        return address if guard is None else self.v.b.select(guard, address, zeros)
+
+    def in_row(self, node: Expr, row: Value, place: Value) -> Value:
+        """An element of a row that `row` found."""
+        kind = stored_type(node.dtype, 1)
+        address = self.v.b.emit(f"getelementptr inbounds {kind}, {row}, {place}", Type("ptr", 1))
+        return self._loaded(node, address, 1)
+
     def neighbours(self, node: Expr, place: Value, mask: Value | None) -> Value:
         """As many elements from a place on as there are lanes, as they lie in memory."""
         place = self._inside(node.buffer, place, mask, self.v.lanes)

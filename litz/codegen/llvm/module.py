@@ -19,6 +19,7 @@ from litz.codegen.llvm.driver import (
 )
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
+from litz.codegen.llvm.window import WindowEmitter
 from litz.ir.program import Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
@@ -64,6 +65,8 @@ def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
         return ProductEmitter
     if scheduled.choice.attention is not None:
         return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
+    if scheduled.choice.sliding is not None:
+        return WindowEmitter
     return ColumnEmitter if scheduled.choice.rows else KernelEmitter
 
 

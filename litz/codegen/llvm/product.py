@@ -25,7 +25,7 @@ from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
 from litz.ir.expr import Expr, axis, integer, substitute
-from litz.ir.index import simplify, simplify_indices
+from litz.ir.index import coefficient, simplify, simplify_indices
 from litz.ir.product import Blocks, Product, in_blocks, kernel_product
 from litz.ir.scheduled import ScheduledKernel
 
@@ -64,9 +64,10 @@ class _Sums(_Block):
         super().__init__(scheduled, name)
         self.surely = rows if surely is None else surely  # rows that are always there
         self.tile = Value("%tile", POINTER)
+        self.pointers: dict[Expr, tuple[Value, int]] = {}  # of rows in this tap, and their step
         self.blocks: Blocks = in_blocks(self.product, self.by.width, self.by.group)
         # Whether sums reach the tile but once, which then need not be there before.
-        self.once = self.by.depth <= STEPS and not self.by.depth % self.by.group
+        self.once = self.by.depth * self.by.taps <= STEPS and not self.by.depth % self.by.group
         self.once = self.once and (self.dot is None or not self.dot.offsets)
         self.sums = [
             [stack_slot(self.values, self.vector, "sum") for _ in range(self.vectors)]
@@ -79,18 +80,12 @@ class _Sums(_Block):
         self._bind(self.blocks.batch, Value("%batch", I64))
         self._bind(self.blocks.panel, Value("%panel", I64))
         lefts = [self._left(r) for r in range(len(self.sums))]
-        far = STEPS // by.group if self.dot is None else STEPS
         if not self.once:
             self._begin()
-        block = self.scopes.open_loop(self._number(0), self._number(by.steps), far, rolled=True)
-        self._clear()
-        end = b.intrinsic("smin", b.add(block, far), by.steps)
-        # Several steps written out would be mixed, and the sums spilled.
-        step = self.scopes.open_loop(block, end, 1, rolled=True)
-        self._step(step, lefts)
-        self.scopes.close()
-        self._add_to_tile()
-        self.scopes.close()
+        if self.product.taps:
+            self._taps(lefts)
+        else:
+            self._steps(lefts)
         if by.depth % by.group:
             self._clear()
             with self._apart():
@@ -100,6 +95,57 @@ class _Sums(_Block):
         body = "\n".join(b.lines)
         taken = "ptr %args, i64 %batch, i64 %row, i64 %panel, ptr %start, ptr noalias %tile"
         return f"define internal void @{self.name}({taken}) noinline #0 {{\n{body}\n}}\n"
+
+    def _steps(self, lefts: list[Expr]) -> None:
+        """The whole steps of the sum, put aside from time to time."""
+        by, b = self.by, self.b
+        far = STEPS // by.group if self.dot is None else STEPS
+        block = self.scopes.open_loop(self._number(0), self._number(by.steps), far, rolled=True)
+        self._clear()
+        end = b.intrinsic("smin", b.add(block, far), by.steps)
+        # Several steps written out would be mixed, and the sums spilled.
+        step = self.scopes.open_loop(block, end, 1, rolled=True)
+        self._step(step, lefts)
+        self.scopes.close()
+        self._add_to_tile()
+        self.scopes.close()
+
+    def _taps(self, lefts: list[Expr]) -> None:
+        """A sum for each tap; those of short ones are put aside together."""
+        by, b = self.by, self.b
+        if by.depth > STEPS:
+            tap = self.scopes.open_loop(self._number(0), self._number(by.taps), 1, rolled=True)
+            self._bind(self.blocks.tap, tap)
+            self._point(lefts)
+            self._steps(lefts)
+            self.scopes.close()
+            return
+        far = max(STEPS // by.depth, 1)
+        first = self.scopes.open_loop(self._number(0), self._number(by.taps), far, rolled=True)
+        self._clear()
+        last = b.intrinsic("smin", b.add(first, far), by.taps)
+        tap = self.scopes.open_loop(first, last, 1, rolled=True)
+        self._bind(self.blocks.tap, tap)
+        self._point(lefts)
+        step = self.scopes.open_loop(self._number(0), self._number(by.steps), 1, rolled=True)
+        self._step(step, lefts)
+        self.scopes.close()
+        self.scopes.close()
+        self._add_to_tile()
+        self.scopes.close()
+
+    def _point(self, lefts: list[Expr]) -> None:
+        """Where each row begins in this tap: outside, it is a row of zeros."""
+        self.pointers = {}
+        for left in lefts:
+            found = coefficient(left.index[0], self.blocks.step)
+            assert found is not None and found[0].is_const, left
+            place = self.values.value(found[1])
+            guard = None if left.guard is None else self.values.value(left.guard)
+            self.scopes.select(self.scopes.depth)
+            length = (self.by.depth - 1) * found[0].number + 1
+            row = self.values.memory.row(left, place, length, guard, Value("%start", POINTER))
+            self.pointers[left] = row, found[0].number
 
     def _bind(self, variable: Expr, value: Value) -> None:
         self.values.axis_level[variable] = self.scopes.depth
@@ -151,7 +197,7 @@ class _Sums(_Block):
     def _step(self, step: Value, lefts: list[Expr], part: int | None = None) -> None:
         """One step of the sum. The last step of groups may have but a part of one."""
         self._bind(self.blocks.step, step)
-        if self.dot is not None:
+        if self.dot is not None or self.product.taps:
             self._update(lefts, self.blocks.right, part)
             return
         for number in range(self.by.group):
@@ -193,6 +239,10 @@ class _Sums(_Block):
         """The left operand at this step, in every lane."""
         if self.dot is not None:
             return self.dot.spread(self.values, self.blocks, left, part)
+        if self.product.taps:
+            row, apart = self.pointers[left]
+            place = self.b.mul(self.values.value(self.blocks.step), apart)
+            return self.values.spread(self.values.memory.in_row(left, row, place))
         return self.values.spread(self.values.value(left))
 
     @contextmanager
@@ -239,7 +289,10 @@ class ProductEmitter(_Block):
         wide = self.choice.lanes * self.vectors
         size = Type(self.vector.element, wide * self.by.block)
         self.tile = stack_slot(self.values, size, "tile")
-        self.start = stack_slot(self.values, Type(self.vector.element, wide), "start")
+        # What sums start from, or the zeros that lie outside of an image.
+        self.zeros = self._reach() if self.product.taps else 0
+        room = max(wide, -(-self.zeros // wide) * wide)
+        self.start = stack_slot(self.values, Type(self.vector.element, room), "start")
         # The last block may have fewer rows; how many, perhaps only a call knows.
         rows, block = self.by.rows, self.by.block
         if rows.is_const:
@@ -259,6 +312,22 @@ class ProductEmitter(_Block):
         self.b.declares |= {d for part in parts for d in part.b.declares}
         self.b.functions |= {f for part in parts for f in part.b.functions}
         return "".join([*texts, super().emit()])
+
+    def _reach(self) -> int:
+        """From the first to the last number of a row of a tap."""
+        found = coefficient(self.product.left.index[0], self.product.depth)
+        assert found is not None and found[0].is_const, self.product.left
+        return (self.by.depth - 1) * found[0].number + 1
+
+    def _arguments(self) -> None:
+        super()._arguments()
+        if self.zeros:
+            place = self.scopes.open_loop(
+                self._number(0), self._number(-(-self.zeros // self.choice.lanes)), 1
+            )
+            at = self.b.emit(f"getelementptr {self.vector}, {self.start}, {place}", POINTER)
+            self.b.lines.append(f"  store {self.vector} zeroinitializer, {at}")
+            self.scopes.close()
 
     def _function(self, rows: int) -> str:
         return f"{self.name}.sums{rows}"
