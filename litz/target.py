@@ -37,7 +37,10 @@ class Target:
     l2_bytes: int
     kind: str = "cpu"  # who writes its code: "cpu" is LLVM, "cuda" is Triton
     device: str = "cpu"  # where its tensors lie
-    products: bool = True  # whether we write matrix products for it
+    # The most rows of a matrix product that we write for it; what has more is the library's.
+    product_rows: int = 1 << 62
+    panels: bool = True  # whether a product reads its right operand from packed panels
+    attends: bool = True  # whether we write attention for it
     holds: bool = True  # whether what is made of parameters alone is kept from call to call
     # Below how many rows a long reduction is split, and into how many pieces at most, if that is
     # more than on any CPU. Neither follows from `threads`: a sum is the same on any machine.
@@ -157,7 +160,9 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         l2_bytes=512 * 1024,
         kind="cuda",
         device=device,
-        products=False,
+        product_rows=1,
+        panels=False,
+        attends=False,
         holds=False,  # that a parameter was written to behind torch's back, only a copy would show
         few_rows=256,
         most_pieces=1024,

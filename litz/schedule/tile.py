@@ -32,6 +32,8 @@ LONGEST_ROW = 16384
 CROSSING_SIDE = 32
 # Columns that neighbouring threads take of a reduction across rows.
 COLUMNS = 64
+# The longest row that each thread walks for itself, if its points do not lie together.
+WALKED_ROW = 32
 # Programs that keep a multiprocessor busy.
 PROGRAMS = 4
 POINTS_A_WARP = 256
@@ -171,6 +173,8 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
     """Rows in registers if they fit; else in pieces. Across rows, neighbours are columns."""
     rows = extent_of(kernel.outer)
     longest = max(extent_of(p.inner) for p in kernel.phases)
+    if _is_walked(kernel, longest):
+        return replace(_pointwise(kernel, target), row=1)
     if rows > 1 and _across(kernel):
         block = min(power_of_two(rows), COLUMNS)
         while block > 16 and rows < block * target.threads:
@@ -184,6 +188,19 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         while block > 1 and rows < block * PROGRAMS * target.threads:
             block //= 2
     return Tiling((block,) * len(kernel.outer), row, warps=_warps(block * row))
+
+
+def _is_walked(kernel: Kernel, longest: int) -> bool:
+    """Whether rows are short, as a pool's windows are, and neither lie together nor are needed as
+    a whole: then a thread takes the points of its row one by one, and no lane waits."""
+    phases = [p for p in kernel.phases if p.inner]
+    if longest > WALKED_ROW or extent_of(kernel.outer) < TILE or not kernel.outer:
+        return False
+    if any(p.inside for p in phases) or not all(p.is_reduction for p in phases):
+        return False
+    found = [(n.index[0], a) for p in phases for s in p.stores for n in loads(s.value)
+             for a in p.inner]  # fmt: skip
+    return not any(stride_along(index, a) == 1 for index, a in found)
 
 
 def _across(kernel: Kernel) -> bool:

@@ -114,7 +114,8 @@ class KernelEmitter:
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
-        values.before.append(f"for start in range(0, {row.extent.number}, {block}):")
+        steps = "tl.static_range" if block == 1 else "range"
+        values.before.append(f"for start in {steps}(0, {row.extent.number}, {block}):")
         values.before += [INDENT + line for line in body]
         for node, names in zip(reduces, started, strict=True):
             self.folding.finish(node, *names)
