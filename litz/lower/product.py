@@ -158,8 +158,8 @@ def _check(low: Lowering, a: View, b: View) -> None:
         raise NotGenerated("a product with fewer columns than lanes")
     if len(a.shape) == 3 and a.shape[0].number > 1 and rows == 1:
         raise NotGenerated("a batch of single rows: each reads a matrix of its own once")
-    if not low.target.panels and not _lies_along_sums(b):
-        raise NotGenerated("a right operand whose columns do not lie together")
+    if not low.target.panels:
+        _check_device(a, b, rows)
 
 
 # -- the right operand -------------------------------------------------------------------------
@@ -184,10 +184,14 @@ def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Ex
     return b.at(place), 1
 
 
-def _lies_along_sums(b: View) -> bool:
-    """Whether what one sum reads lies together, and at even strides."""
+def _check_device(a: View, b: View, rows: int) -> None:
+    """Where nothing is packed, operands must lie as a tile reads them."""
     place = positions(b.shape)
-    return _steps(b.at(place), place)[1] == 1
+    near, far = _steps(b.at(place), place)
+    if rows == 1 and far != 1:
+        raise NotGenerated("a right operand whose columns do not lie together")
+    if rows > 1 and (1 not in (near, far) or a.dtype not in (BF16, F16)):
+        raise NotGenerated("operands that tensor cores do not take as they lie")
 
 
 def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:

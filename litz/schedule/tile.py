@@ -74,10 +74,10 @@ def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, T
     """Group the axes, make each group one axis, choose blocks."""
     rows = any(p.inner for p in kernel.phases)
     groups = [kernel.outer] if rows else _sides(kernel)
-    folded = _folded(kernel, [g for g in groups if g])
-    tiling = _reduction(folded, target) if rows else _pointwise(folded, target)
+    whole = folded(kernel, [g for g in groups if g])
+    tiling = _reduction(whole, target) if rows else _pointwise(whole, target)
     ordered = any(s.scatters for s in kernel.stores) and _ordered(kernel, config)
-    return folded, replace(tiling, ordered=ordered, wide=_is_far(folded))
+    return whole, replace(tiling, ordered=ordered, wide=is_far(whole))
 
 
 # -- axes ------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def _sides(kernel: Kernel) -> list[Axes]:
     return [rest, *((a,) for a in reversed(sides)), (last,)]
 
 
-def _folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
+def folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
     """Each group one axis, and the inner axes of each phase another."""
     outer: dict[Expr, Expr] = {}
     names = NAMES[len(NAMES) - len(groups) :]
@@ -228,7 +228,7 @@ def _warps(points: int) -> int:
     return min(max(power_of_two(points // POINTS_A_WARP), 1), 16)
 
 
-def _is_far(kernel: Kernel) -> bool:
+def is_far(kernel: Kernel) -> bool:
     touched = [n.buffer for n in loads(*exprs_of(kernel))] + [s.buffer for s in kernel.stores]
     spans = [b.shape[0].number for b in touched] + [a.extent.number for a in kernel.outer]
     return max(spans, default=0) >= FAR
