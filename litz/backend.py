@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz import config as settings
 from litz import requirements as requirements  # checked before what needs it is imported
-from litz.capture import is_symbolic, sizes_of, specialize, through_autograd
+from litz.capture import is_symbolic, simplify_masks, sizes_of, specialize, through_autograd
 from litz.compiler import compile_graph
 from litz.config import Config
 from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions
@@ -52,6 +52,8 @@ def litz(
         return parts
 
     try:
+        if config.joint_graph_constant_folding:
+            simplify_masks(module)
         return through_autograd(module, inputs, compile_one, split)
     except (TorchDynamoException, *exceptions_allowed_to_be_fallback):
         # What Dynamo answers by tracing anew or by breaking the graph there.
