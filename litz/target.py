@@ -46,6 +46,8 @@ class Target:
     # more than on any CPU. Neither follows from `threads`: a sum is the same on any machine.
     few_rows: int = 0
     most_pieces: int = 0
+    # The longest row that a program holds whole, if there is a limit: a longer one comes in blocks.
+    longest_row: int = 0
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -67,6 +69,12 @@ class Target:
         """Whether columns of an array that no cache holds are best summed row by row: one thread
         walks memory forwards. On a GPU, neighbouring threads do."""
         return self.kind == "cpu"
+
+    @property
+    def computes_beside_loads(self) -> bool:
+        """Whether a root or a division again for every element costs less than a kernel that keeps
+        its results: a GPU does it while it waits for memory, and a launch is a launch."""
+        return self.kind == "cuda"
 
     def is_stream(self, size: int) -> bool:
         """Whether an array of so many bytes does not just stay in the first cache."""
@@ -166,6 +174,7 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         holds=False,  # that a parameter was written to behind torch's back, only a copy would show
         few_rows=256,
         most_pieces=1024,
+        longest_row=16384,
         unspelled=NOT_ON_CUDA,
     )
 

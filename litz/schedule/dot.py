@@ -20,6 +20,10 @@ from litz.target import Target
 # What tensor cores multiply as it is stored.
 HALVES: frozenset[DType] = frozenset({BF16, F16})
 SMALLEST = 16  # side of a tile
+# Programs of a multiprocessor before tiles get wider, if there are few rows.
+MOST_PROGRAMS = 4
+# Sums from this length on take twice as much a step.
+LONG_SUM = 4096
 # Tiles of rows that share a tile of columns while it is in the cache.
 TOGETHER = 8
 
@@ -57,10 +61,12 @@ def product_tiling(product: Product, target: Target) -> Tiling:
     batches, rows, columns = map(extent_of, (product.batch, product.rows, product.columns))
     depth = product.depth.extent.number
     if rows <= 64:
-        height, width, step = max(power_of_two(rows), SMALLEST), 64, 128
-        while width > SMALLEST and batches * -(-columns // width) < target.threads:
-            width //= 2
-        tiling = (height, width), step, 4, 4
+        # Of weights that are read once, the narrowest tiles keep the most bytes under way.
+        height, width = max(power_of_two(rows), SMALLEST), SMALLEST
+        while batches * -(-columns // width) > MOST_PROGRAMS * target.threads:
+            width *= 2
+        step = 256 if depth >= LONG_SUM else 128
+        tiling = (height, width), step, 4, 5 if height <= SMALLEST else 4
     else:
         width = 128 if columns >= 128 and rows * columns >= 128 * 128 * target.threads else 64
         tiling = (128, width), 64, 4 if width == 64 else 8, 4

@@ -26,17 +26,19 @@ from litz.target import Target
 # Points of a tile: enough to hide latency, few enough to stay in registers.
 TILE = 1024
 REDUCED_TILE = 4096
-# The longest row that is held whole.
-LONGEST_ROW = 16384
+ACROSS_TILE = 2048
 # Sides of a tile that is read along one axis and written along another.
 CROSSING_SIDE = 32
 # Columns that neighbouring threads take of a reduction across rows.
-COLUMNS = 64
+COLUMNS = 128
 # The longest row that each thread walks for itself, if its points do not lie together.
 WALKED_ROW = 32
 # Programs that keep a multiprocessor busy.
 PROGRAMS = 4
 POINTS_A_WARP = 256
+# A row's warps, if there are rows enough: each thread then has several loads under way.
+ROW_WARPS = 4
+POINTS_A_ROW_WARP = 1024
 # Places from here on need 64 bits; masked lanes may lie a tile beyond the last element.
 FAR = 2**31 - 2**20
 NAMES = ("z", "y", "x")
@@ -179,15 +181,18 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         block = min(power_of_two(rows), COLUMNS)
         while block > 16 and rows < block * target.threads:
             block //= 2
-        row = min(power_of_two(longest), max(REDUCED_TILE // block, 1))
-    else:
-        row = power_of_two(longest)
-        if longest > LONGEST_ROW:
-            row = REDUCED_TILE
-        block = max(min(TILE // row, power_of_two(rows)), 1)
-        while block > 1 and rows < block * PROGRAMS * target.threads:
-            block //= 2
-    return Tiling((block,) * len(kernel.outer), row, warps=_warps(block * row))
+        row = min(power_of_two(longest), max(ACROSS_TILE // block, 1))
+        return Tiling((block,) * len(kernel.outer), row, warps=min(_warps(block * row), ROW_WARPS))
+    row = power_of_two(longest)
+    if longest > target.longest_row:
+        row = REDUCED_TILE
+    block = max(min(TILE // row, power_of_two(rows)), 1)
+    while block > 1 and rows < block * PROGRAMS * target.threads:
+        block //= 2
+    warps = _warps(block * row)
+    if rows >= PROGRAMS * target.threads and longest <= target.longest_row:
+        warps = min(warps, max(ROW_WARPS, power_of_two(block * row // POINTS_A_ROW_WARP)))
+    return Tiling((block,) * len(kernel.outer), row, warps=warps)
 
 
 def _is_walked(kernel: Kernel, longest: int) -> bool:

@@ -12,7 +12,7 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -250,11 +250,13 @@ def check(name: str) -> list[dict[str, Any]]:
         return []
     plain, _, how = name.partition(" in ")
     function, inputs = WHOLE[plain]
-    tile.LONGEST_ROW, tile.REDUCED_TILE = (4, 4) if how == "blocks" else (16384, 4096)
+    small = how == "blocks"
+    tile.REDUCED_TILE, tile.ACROSS_TILE = (4, 4) if small else (4096, 2048)
     options = {"triton.atomics": False} if how == "order" else {}
     there = _interpreter()
-    made = there.tiled(lambda *args: function(*args), *inputs, **options)
-    if how == "blocks":
+    target = replace(there.TARGET, longest_row=4 if small else 16384)
+    made = there.tiled(lambda *args: function(*args), *inputs, target=target, **options)
+    if small:
         rows = [(a, k) for k in made.scheduled for p in k.kernel.phases for a in p.inner]
         assert any(a.extent.number > k.choice.row for a, k in rows), "no row was cut"
     graph, device = there.graph_of(made)

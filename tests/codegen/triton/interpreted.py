@@ -287,13 +287,15 @@ def run_kernel(
     return {b.name: t for b, t in zip(given, tensors, strict=True)}, scheduled[0]
 
 
-def tiled(function: Callable[..., Any], *inputs: Any, **options: Any) -> Stages:
+def tiled(
+    function: Callable[..., Any], *inputs: Any, target: Target = TARGET, **options: Any
+) -> Stages:
     """Every stage up to `schedule`, for the GPU."""
     found: list[Stages] = []
     config = snapshot({name.replace("__", "."): value for name, value in options.items()})
 
     def compiler(module: torch.fx.GraphModule) -> Callable[..., Any]:
-        found.append(staged(module, TARGET, config, inputs))
+        found.append(staged(module, target, config, inputs))
         return module.forward  # type: ignore[no-any-return]
 
     with torch.no_grad():
