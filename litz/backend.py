@@ -20,6 +20,7 @@ from litz import requirements as requirements  # checked before what needs it is
 from litz.capture import (
     devices_of,
     is_symbolic,
+    simplify_masks,
     sizes_of,
     specialize,
     through_autograd,
@@ -60,6 +61,8 @@ def litz(
         return parts
 
     try:
+        if config.joint_graph_constant_folding:
+            simplify_masks(module)
         return through_autograd(module, inputs, compile_one, split)
     except (TorchDynamoException, *exceptions_allowed_to_be_fallback):
         # What Dynamo answers by tracing anew or by breaking the graph there.

@@ -38,12 +38,17 @@ class Target:
     l3_bytes: int = 32 << 20  # of the last cache, which all threads share
     kind: str = "cpu"  # who writes its code: "cpu" is LLVM, "cuda" is Triton
     device: str = "cpu"  # where its tensors lie
-    products: bool = True  # whether we write matrix products for it
+    # The most rows of a matrix product that we write for it; what has more is the library's.
+    product_rows: int = 1 << 62
+    panels: bool = True  # whether a product reads its right operand from packed panels
+    attends: bool = True  # whether we write attention for it
     holds: bool = True  # whether what is made of parameters alone is kept from call to call
     # Below how many rows a long reduction is split, and into how many pieces at most, if that is
     # more than on any CPU. Neither follows from `threads`: a sum is the same on any machine.
     few_rows: int = 0
     most_pieces: int = 0
+    # The longest row that a program holds whole, if there is a limit: a longer one comes in blocks.
+    longest_row: int = 0
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -66,6 +71,12 @@ class Target:
         walks memory forwards. On a GPU, neighbouring threads do."""
         return self.kind == "cpu"
 
+    @property
+    def computes_beside_loads(self) -> bool:
+        """Whether a root or a division again for every element costs less than a kernel that keeps
+        its results: a GPU does it while it waits for memory, and a launch is a launch."""
+        return self.kind == "cuda"
+
     def is_stream(self, size: int) -> bool:
         """Whether an array of so many bytes does not just stay in the first cache."""
         return size >= self.l1_bytes
@@ -78,7 +89,7 @@ class Target:
     @property
     def product_lanes(self) -> int:
         """Float lanes of the products that we write for it; none if we write none."""
-        return self.vector_bytes // 4 if self.products else 0
+        return self.vector_bytes // 4 if self.panels else 0
 
     def panel_columns(self, element_bytes: int, columns: int) -> int:
         """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
@@ -164,10 +175,13 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         l2_bytes=512 * 1024,
         kind="cuda",
         device=device,
-        products=False,
+        product_rows=16,
+        panels=False,
+        attends=False,
         holds=False,  # that a parameter was written to behind torch's back, only a copy would show
         few_rows=256,
         most_pieces=1024,
+        longest_row=16384,
         unspelled=NOT_ON_CUDA,
     )
 

@@ -45,7 +45,7 @@ def test_a_graph_on_a_gpu_gets_that_gpu(monkeypatch: Any) -> None:
     target = target_for([CPU, GPU], Config())
     assert target == cuda((9, 0), 132, "cuda:1") and asked == [GPU]
     assert (target.name, target.kind, target.device) == ("sm_90", "cuda", "cuda:1")
-    assert not target.products and not target.holds
+    assert not target.panels and not target.attends and not target.holds
 
 
 def test_without_triton_there_is_a_reason(monkeypatch: Any) -> None:

@@ -350,6 +350,7 @@ SCALES = {
     "vit": Scale(768, 12, 4, 32, 197, 224),
     "resnet": Scale(768, 12, 4, 32, 128, 224),
 }
+ONE_TOKEN = Scale(2048, 16, 8, 1, 1, 224)
 
 
 def _model(name: str, scale: Scale, dtype: torch.dtype, modes: tuple[str, ...]) -> str:
@@ -384,8 +385,7 @@ def models(results: Results) -> None:
     for name, scale in SCALES.items():
         run = partial(_model, name, scale, torch.bfloat16, both)
         results.check(f"model {name} bf16", run)
-    one_token = Scale(2048, 16, 8, 1, 1, 224)
-    results.check("model llama one token", lambda: _model("llama", one_token, torch.bfloat16, both))
+    results.check("model llama one token", lambda: _model("llama", ONE_TOKEN, torch.bfloat16, both))
     for name in ("bert", "gpt2", "llama", "vit", "resnet", "t5", "mixer", "unet", "lstm", "opt"):
         run = partial(_model, name, SMALL, torch.float32, ("default",))
         results.check(f"small {name} f32", run)

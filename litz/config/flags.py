@@ -87,6 +87,12 @@ class Triton:
     cudagraphs: bool = flag(
         False, "runtime", "Record the whole graph as a CUDA graph and replay it."
     )
+    launch_graphs: bool = flag(
+        True,
+        "runtime",
+        "Launch a run of kernels as one CUDA graph when every tensor is where it was before.",
+        code=False,
+    )
     atomics: bool = flag(
         True,
         "schedule",

@@ -168,7 +168,7 @@ class _Grouper:
         limit = self._limits(group, loop)
         if limit is not None:
             return limit
-        if any(loop_product(each) or loop_windows(each) for each in (*group.loops, loop)):
+        if any(self._in_blocks(each) or loop_windows(each) for each in (*group.loops, loop)):
             if is_sequential(loop):
                 return Misfit("a product shares its kernel with no other reduction")
             if not self.config.epilogue_fusion:
@@ -182,6 +182,12 @@ class _Grouper:
         if isinstance(outer, Misfit):
             return outer
         return self._profit(members, extent_of(outer)) or members
+
+    def _in_blocks(self, loop: Loop) -> bool:
+        """Whether it is a product with a schedule of its own; one row is a reduction like others
+        where no panels have to be read together."""
+        product = loop_product(loop)
+        return product is not None and (self.target.panels or bool(product.rows))
 
     def _limits(self, group: Group, loop: Loop) -> Misfit | None:
         ops = sum(len(member.origins) for member in (*group.loops, loop))

@@ -216,7 +216,10 @@ class _Inliner:
             if reads > config.realize_reads_threshold or many:
                 return "recomputing its reads at several sites exceeds realize_reads_threshold"
         divides = _heaviest(step) >= DIVISION and value.repeats >= OFTEN
-        if value.repeats > 1 and (heavy or cost > CHEAP or divides):
+        dear = cost > CHEAP or divides
+        if self.target.computes_beside_loads and cost <= HEAVY:
+            dear = False
+        if value.repeats > 1 and (heavy or dear):
             return f"it would be computed {value.repeats} times for each element"
         if any(self.size[root] >= config.max_fusion_size for root, _ in value.sites):
             return f"its reader already holds max_fusion_size={config.max_fusion_size} ops"

@@ -62,13 +62,16 @@ def stream_softmax(
         if pair is None:
             continue
         reason = _why(pair, target, config)
-        cut = cut_axes(pair.total.reduced, extent_of(pair.total.reduced) // BLOCK)
+        points = extent_of(pair.total.reduced)
+        # A program takes a power of two at a time: a block that is a little longer takes two.
+        blocks = -(-points // BLOCK) if target.longest_row else points // BLOCK
+        cut = cut_axes(pair.total.reduced, blocks)
         if reason is None or not cut.outer:
             continue
         finder.replace(pair, cut)
         names = pair.top.stores[0].buffer.name, pair.total.stores[0].buffer.name
-        blocks = f"one pass in {extent_of(cut.outer)} blocks a row (online_softmax)"
-        decisions.append(Decision("rewritten", *names, f"{reason}: {blocks}"))
+        way = f"one pass in {extent_of(cut.outer)} blocks a row (online_softmax)"
+        decisions.append(Decision("rewritten", *names, f"{reason}: {way}"))
     return finder.body(), decisions
 
 
@@ -77,6 +80,8 @@ def _why(pair: _Pair, target: Target, config: Config) -> str | None:
     rows, points = extent_of(pair.total.axes), extent_of(pair.total.reduced)
     bound = frozenset(pair.total.reduced)
     row_bytes = points * sum(n.dtype.bytes for n in loads(pair.below) if n.axes & bound)
+    if 0 < target.longest_row < points:
+        return f"no program holds a row of {points} points"
     if row_bytes > target.l2_bytes // 2:
         return f"a row of {row_bytes} bytes does not fit the cache"
     if config.split_reductions and few_rows(rows, points, target):

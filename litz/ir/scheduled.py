@@ -137,7 +137,9 @@ class Tiling:
     """How a kernel runs on a GPU, where a program takes a tile: `blocks` points of each outer axis
     and `row` points of a row at a time. A phase whose row is no longer than that has it in
     registers, whole; `ordered` says that where stores may meet, points come one after the other
-    instead of all at once; `wide` says that places need 64 bits."""
+    instead of all at once; `wide` says that places need 64 bits. A matrix product takes `depth`
+    points of its sum a step, and tiles of columns pass by `together` tiles of rows at a time, so
+    that both stay in the cache."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -145,6 +147,8 @@ class Tiling:
     stages: int = 1
     ordered: bool = False
     wide: bool = False
+    depth: int = 0  # no matrix product
+    together: int = 1
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""

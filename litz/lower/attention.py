@@ -98,7 +98,7 @@ def store_mean(low: Lowering, target: Buffer, mean: Expr, reduced: tuple[Expr, .
     found = attention_in(mean, tuple(a for a in place if a is not ZERO))
     if found is None:
         raise refused(low, "its operands do not lie at even strides")
-    if not low.target.products:
+    if not low.target.attends:
         raise refused(low, "it is the library's on this target")
     if low.config.max_autotune_gemm_backends == "ATEN":
         raise refused(low, "max_autotune_gemm_backends names ATEN alone")

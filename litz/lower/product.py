@@ -73,6 +73,10 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     _check(low, a, b)
     *batch, i, j = positions(target.shape)
     k = axis("r0", a.shape[-1])
+    if not low.target.panels:
+        operands = a.at((*batch, i, k)), b.at((*batch, k, j))
+        _emit(low, target, (*batch, i, j), operands, k)
+        return
     if not batch and target.dtype.compute is F32:
         width = low.target.panel_columns(F32.bytes, b.shape[-1].number)
         narrow = narrow_operand(low, b.at((k, j)), k, j, width)
@@ -144,8 +148,8 @@ def _check(low: Lowering, a: View, b: View) -> None:
     rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
     if low.config.max_autotune_gemm_backends == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone")
-    if not low.target.products:
-        raise NotGenerated("products are the library's on this target")
+    if rows > low.target.product_rows:
+        raise NotGenerated("products of so many rows are the library's on this target")
     in_fours = a.dtype is I8 and low.target.dot_group("i8", "i8") > 1
     if b.dtype is not a.dtype or not (in_fours or a.dtype in (F32, F64, BF16, F16)):
         raise NotGenerated("a product of this type")
@@ -156,6 +160,8 @@ def _check(low: Lowering, a: View, b: View) -> None:
         raise NotGenerated("a product with fewer columns than lanes")
     if len(a.shape) == 3 and a.shape[0] is not ONE and a.shape[-2] is ONE:
         raise NotGenerated("a batch of single rows: each reads a matrix of its own once")
+    if not low.target.panels:
+        _check_device(a, b, rows)
 
 
 # -- the right operand -------------------------------------------------------------------------
@@ -178,6 +184,16 @@ def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Ex
     if not readable:
         raise NotGenerated("a right operand that would have to be packed at each call")
     return b.at(place), 1
+
+
+def _check_device(a: View, b: View, rows: int) -> None:
+    """Where nothing is packed, operands must lie as a tile reads them."""
+    place = positions(b.shape)
+    near, far = _steps(b.at(place), place)
+    if rows == 1 and far != 1:
+        raise NotGenerated("a right operand whose columns do not lie together")
+    if rows > 1 and (1 not in (near, far) or a.dtype not in (BF16, F16)):
+        raise NotGenerated("operands that tensor cores do not take as they lie")
 
 
 def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:
@@ -260,8 +276,8 @@ def _narrow_weight(
     i, j = positions(target.shape)
     k = axis("r0", a.shape[1].number)
     lanes = low.target.vector_bytes // F32.bytes
-    if not low.target.products:
-        raise NotGenerated("products are the library's on this target")
+    if not low.target.panels:
+        raise NotGenerated("products with narrow weights are the library's on this target")
     if lanes < 2 or target.shape[1].number < lanes or a.shape[1].number < SHORTEST_SUM:
         raise NotGenerated("a small product")
     width = low.target.panel_columns(F32.bytes, target.shape[1].number)

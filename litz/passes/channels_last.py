@@ -4,7 +4,8 @@ In: `Graph`. Out: the number of convolutions changed. A convolution of images in
 moves its operands to another one and its result back, at every call. Here the images are moved once
 at the front, the weights are (as anything made of parameters alone) kept, and what lies between
 convolutions follows: an elementwise op, a pool or a norm works in any order. Where an op looks at
-the order (a view) or the caller does, the value is moved back to where eager has it.
+the order (a view) or the caller does, the value is moved back to where eager has it. Images of few
+channels (colours) get zeros beside them on a GPU, whose kernels load several channels at a time.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _FOLLOWS = frozenset(
 # A convolution over fewer channels than this (the first of a network) gains nothing by itself.
 FEWEST_CHANNELS = 8
 ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
+# What a GPU's convolution loads of a pixel at a time: 16 bytes of halves.
+LOADED_CHANNELS = 8
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def channels_last(graph: Graph, target: Target, config: Config) -> int:
@@ -51,10 +55,10 @@ def channels_last(graph: Graph, target: Target, config: Config) -> int:
     """
     laid: set[Node] = set()
     inferred = graph.kind == "inference" and graph.static
-    if inferred and config.cpp.weight_prepack and target.products and has_onednn():
+    if inferred and config.cpp.weight_prepack and target.panels and has_onednn():
         known = of_parameters(graph)
         laid = {n for n in graph.nodes if has_parameters(n, known)}
-    wanted = [n for n in graph.nodes if _gains(n, laid)]
+    wanted = [n for n in graph.nodes if _gains(n, laid, graph.kind)]
     if not any(n.args[0].meta["val"].shape[1] >= FEWEST_CHANNELS for n in wanted):
         return 0
     mover = _Mover(graph, laid)
@@ -63,11 +67,14 @@ def channels_last(graph: Graph, target: Target, config: Config) -> int:
     return len(wanted)
 
 
-def _gains(node: Node, laid: set[Node]) -> bool:
+def _gains(node: Node, laid: set[Node], kind: str) -> bool:
     if node.target is not aten.convolution.default:
         return False
     image, weight = (node.args[k].meta["val"] for k in (0, 1))  # type: ignore[union-attr]
-    is_plain = image.dim() in ORDERS and image.dtype is torch.float32
+    # What a forward graph keeps for the backward one would have to be moved back at once.
+    halves = image.dtype in HALVES and image.device.type != "cpu" and kind == "inference"
+    halves = halves and image.dim() == 4 and not node.args[6]
+    is_plain = image.dim() in ORDERS and (image.dtype is torch.float32 or halves)
     if image.dim() == 5:  # ATen gives volumes in the usual order, oneDNN and Litz as they come
         is_plain = is_plain and node in laid
     return bool(is_plain and all(isinstance(s, int) for s in (*image.shape, *weight.shape)))
@@ -90,6 +97,7 @@ class _Mover:
         self.graph, self.nodes, self.laid = graph, graph.module.graph, laid
         self.first: dict[Node, Any] = {}
         self.moved: dict[Node, Node] = {}  # a node -> the same in channels last
+        self.padded: dict[Node, Node] = {}  # a node -> the same with zeros for channels
         self.back: dict[Node, Node] = {}  # a node -> the same where eager has it
 
     def visit(self, node: Node, is_wanted: bool) -> None:
@@ -104,7 +112,7 @@ class _Mover:
             for k in (0, 1):
                 operand = node.args[k]
                 assert isinstance(operand, Node)
-                node.update_arg(k, self._channels_last(operand, node))
+                node.update_arg(k, self._channels_last(self._padded(operand, node), node))
         elif changed and not _follows(node):
             for operand in changed:
                 node.replace_input_with(operand, self._as_eager(operand, node))
@@ -130,6 +138,20 @@ class _Mover:
         if operand not in self.moved:
             self.moved[operand] = self._clone(operand, user, order)
         return self.moved[operand]
+
+    def _padded(self, operand: Node, user: Node) -> Node:
+        """Zeros beside the channels of an image, or of the weights for one, that has few."""
+        value = operand.meta["val"]
+        missing = LOADED_CHANNELS - value.shape[1]
+        is_whole = user.args[8] == 1 and value.dtype in HALVES  # one group takes all channels
+        if missing <= 0 or not is_whole or value.device.type == "cpu":
+            return operand
+        if operand not in self.padded:
+            with self.nodes.inserting_before(user):
+                zeros = (operand, [0, 0, 0, 0, 0, missing], 0.0)
+                made = self.nodes.call_function(aten.constant_pad_nd.default, zeros)
+            self.padded[operand] = self._filled(made, operand)
+        return self.padded[operand]
 
     def _as_eager(self, operand: Node, user: Node) -> Node:
         if operand not in self.first:

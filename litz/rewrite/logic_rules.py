@@ -62,6 +62,7 @@ LOGIC_RULES = [
     Rule("where_same", "where(c, x, x) -> x"),
     Rule("where_not", "where(~c, x, y) -> where(c, y, x)"),
     Rule("where_then_where", "where(c, where(c, x, y), z) -> where(c, x, z)"),
+    Rule("where_then_cast", "where(c, cast(where(c, x, y)), z) -> where(c, cast(x), z)"),
     Rule("where_else_where", "where(c, x, where(c, y, z)) -> where(c, x, z)"),
     Rule("where_is", "where(c, True, False) -> c", "bool"),
     Rule("where_isnt", "where(c, False, True) -> ~c", "bool"),

@@ -35,5 +35,6 @@ STRENGTH_RULES = [
     Rule("pow_three", "x ** 3 -> x * x * x", "number"),
     Rule("pow_minus_one", "x ** -1 -> 1 / x", "float"),
     Rule("pow_minus_two", "x ** -2 -> 1 / (x * x)", "float"),
+    Rule("recip_of_root", "1 / sqrt(x) -> rsqrt(x)", "float"),
     Rule("div_power_of_two", "x / K -> x * R", "float", let={"R": _exact_reciprocal}),
 ]

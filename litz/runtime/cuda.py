@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from litz.ir.source import Cubin
 from litz.runtime.cudagraphs import CudaRecorder
 
 MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 FREE_SHARED = 48 * 1024  # a kernel that wants more has to ask
 
 
@@ -30,13 +32,27 @@ def _driver() -> Any:
     library.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     library.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
     library.cuFuncSetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
-    library.cuModuleUnload.argtypes = [ctypes.c_void_p]
+    handle, out = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+    library.cuStreamCreate.argtypes = [out, ctypes.c_uint]
+    library.cuStreamBeginCapture_v2.argtypes = [handle, ctypes.c_int]
+    library.cuStreamEndCapture.argtypes = [handle, out]
+    library.cuGraphInstantiateWithFlags.argtypes = [out, handle, ctypes.c_ulonglong]
+    library.cuGraphDestroy.argtypes = [handle]
+    library.cuGraphLaunch.argtypes = [handle, handle]
     return library
 
 
 def _check(what: str, code: int) -> None:
     if code:
         raise DriverError(what, code, error_text(code))
+
+
+@cache
+def _side_stream(index: int) -> int:
+    """A stream of ours on a device, to record on: nothing ever runs there."""
+    stream = ctypes.c_void_p()
+    _check("cuStreamCreate", _driver().cuStreamCreate(ctypes.byref(stream), NON_BLOCKING))
+    return stream.value or 0
 
 
 def error_text(code: int) -> str:
@@ -86,6 +102,22 @@ class Cuda:
     def recorder(self) -> CudaRecorder:
         """Who records CUDA graphs on it."""
         return CudaRecorder(self.index)
+
+    def recorded(self, run: Callable[[int], int]) -> Callable[[int], int] | None:
+        """What `run` launches on a stream, as one launch; None while torch records another."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        driver, graph, instance = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+        stream = _side_stream(self.index)
+        _check("cuStreamBeginCapture", driver.cuStreamBeginCapture_v2(stream, THIS_THREAD))
+        code = run(stream)
+        ended = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+        _check("a launch that is recorded", code)
+        _check("cuStreamEndCapture", ended)
+        made = driver.cuGraphInstantiateWithFlags(ctypes.byref(instance), graph, 0)
+        _check("cuGraphInstantiate", made)
+        _check("cuGraphDestroy", driver.cuGraphDestroy(graph))
+        return partial(driver.cuGraphLaunch, instance.value)
 
     def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
         """The handle of each kernel. They stay loaded for as long as this object lives."""

@@ -27,6 +27,7 @@ from litz.config import Config
 from litz.ir.program import Buffer, Plan, ViewArg, written
 from litz.ir.source import ARENA, STREAM, DeviceSource
 from litz.runtime.entry import Entry, Segments
+from litz.runtime.launches import Launches
 from litz.runtime.steps import numbers, torch_dtype
 
 ALIGNMENT = 16  # bytes; what Triton was told of every pointer
@@ -154,7 +155,8 @@ class DeviceEntry(Entry):
         return self.arenas[dtype]
 
     def _launch(self, segment: str) -> None:
-        self.lines.append(f"code = {segment}(address)")
+        given = "table, address" if isinstance(self.names[segment], Launches) else "address"
+        self.lines.append(f"code = {segment}({given})")
         self.lines.append(f"if code: failed({segment!r}, code)")
 
 

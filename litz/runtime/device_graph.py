@@ -15,10 +15,11 @@ import torch
 
 from litz.config import Config
 from litz.errors import DriverError, IndexOutOfRange
-from litz.ir.program import Plan
-from litz.ir.source import ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource
+from litz.ir.program import Kernel, Plan
+from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource, Segment
 from litz.runtime.device_entry import DeviceEntry
 from litz.runtime.entry import bound
+from litz.runtime.launches import FEWEST, Launches
 from litz.runtime.steps import mismatch
 
 LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -52,12 +53,27 @@ class DeviceGraph:
         self._fixed = fixed
         self._size = LAUNCH + 1 + len(source.layout) + 2 * len(source.handles)
         address = binary.launcher.address
-        segments = [LAUNCHER(address[s.name]) for s in source.segments]
+        segments = [self._segment(s, LAUNCHER(address[s.name])) for s in source.segments]
         entry = DeviceEntry(plan, source, segments, constants, device, config)
         self.text = entry.text()
         self.free: list[Table] = []
         self.call = self._written(entry.names)
         self._boxed_call = True
+
+    def _segment(self, segment: Segment, native: Callable[[int], int]) -> Callable[..., int]:
+        """A run of kernels: launched one by one, or as one where that is quicker."""
+        config = self.config
+        replays = config.triton.launch_graphs and not config.triton.cudagraphs
+        if len(segment.kernels) < FEWEST or not replays:
+            return native
+        body = [k for k in self.plan.graph.body if isinstance(k, Kernel)]
+        names = {b.name for k in segment.kernels for b in (*body[k].reads, *body[k].writes)}
+        names |= {b.name for b in self.source.workspaces}
+        used = [place for name, place in self.source.layout.items() if name in names]
+        return Launches(native, (ARENA, *used), self._copied, self.device)
+
+    def _copied(self, table: Any) -> Table:
+        return Table(list(enumerate(table)), self._size)
 
     def __call__(self, args: list[Any]) -> list[Any]:
         return self.call(args)

@@ -17,6 +17,7 @@ from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.schedule.attention import schedule_attention
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
+from litz.schedule.dot import dot_tiles
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
 from litz.schedule.past import written_past
@@ -42,6 +43,9 @@ def schedule(
 def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
     """flatten, split, order, merge, name, tile, settle scratch."""
     flat, arguments = flatten_buffers(kernel)
+    product = dot_tiles(flat, target)
+    if product is not None:
+        return ScheduledKernel(product[0], arguments, product[1], _steps(kernel, product[0]))
     whole = split_axes(spread_scatter(flat, config))
     if config.pick_loop_orders:
         whole = order_axes(whole)

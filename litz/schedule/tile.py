@@ -26,15 +26,19 @@ from litz.target import Target
 # Points of a tile: enough to hide latency, few enough to stay in registers.
 TILE = 1024
 REDUCED_TILE = 4096
-# The longest row that is held whole.
-LONGEST_ROW = 16384
+ACROSS_TILE = 2048
 # Sides of a tile that is read along one axis and written along another.
 CROSSING_SIDE = 32
 # Columns that neighbouring threads take of a reduction across rows.
-COLUMNS = 64
+COLUMNS = 128
+# The longest row that each thread walks for itself, if its points do not lie together.
+WALKED_ROW = 32
 # Programs that keep a multiprocessor busy.
 PROGRAMS = 4
 POINTS_A_WARP = 256
+# A row's warps, if there are rows enough: each thread then has several loads under way.
+ROW_WARPS = 4
+POINTS_A_ROW_WARP = 1024
 # Places from here on need 64 bits; masked lanes may lie a tile beyond the last element.
 FAR = 2**31 - 2**20
 NAMES = ("z", "y", "x")
@@ -72,10 +76,10 @@ def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, T
     """Group the axes, make each group one axis, choose blocks."""
     rows = any(p.inner for p in kernel.phases)
     groups = [kernel.outer] if rows else _sides(kernel)
-    folded = _folded(kernel, [g for g in groups if g])
-    tiling = _reduction(folded, target) if rows else _pointwise(folded, target)
+    whole = folded(kernel, [g for g in groups if g])
+    tiling = _reduction(whole, target) if rows else _pointwise(whole, target)
     ordered = any(s.scatters for s in kernel.stores) and _ordered(kernel, config)
-    return folded, replace(tiling, ordered=ordered, wide=_is_far(folded))
+    return whole, replace(tiling, ordered=ordered, wide=is_far(whole))
 
 
 # -- axes ------------------------------------------------------------------------------------
@@ -101,7 +105,7 @@ def _sides(kernel: Kernel) -> list[Axes]:
     return [rest, *((a,) for a in reversed(sides)), (last,)]
 
 
-def _folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
+def folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
     """Each group one axis, and the inner axes of each phase another."""
     outer: dict[Expr, Expr] = {}
     names = NAMES[len(NAMES) - len(groups) :]
@@ -171,19 +175,37 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
     """Rows in registers if they fit; else in pieces. Across rows, neighbours are columns."""
     rows = extent_of(kernel.outer)
     longest = max(extent_of(p.inner) for p in kernel.phases)
+    if _is_walked(kernel, longest):
+        return replace(_pointwise(kernel, target), row=1)
     if rows > 1 and _across(kernel):
         block = min(power_of_two(rows), COLUMNS)
         while block > 16 and rows < block * target.threads:
             block //= 2
-        row = min(power_of_two(longest), max(REDUCED_TILE // block, 1))
-    else:
-        row = power_of_two(longest)
-        if longest > LONGEST_ROW:
-            row = REDUCED_TILE
-        block = max(min(TILE // row, power_of_two(rows)), 1)
-        while block > 1 and rows < block * PROGRAMS * target.threads:
-            block //= 2
-    return Tiling((block,) * len(kernel.outer), row, warps=_warps(block * row))
+        row = min(power_of_two(longest), max(ACROSS_TILE // block, 1))
+        return Tiling((block,) * len(kernel.outer), row, warps=min(_warps(block * row), ROW_WARPS))
+    row = power_of_two(longest)
+    if longest > target.longest_row:
+        row = REDUCED_TILE
+    block = max(min(TILE // row, power_of_two(rows)), 1)
+    while block > 1 and rows < block * PROGRAMS * target.threads:
+        block //= 2
+    warps = _warps(block * row)
+    if rows >= PROGRAMS * target.threads and longest <= target.longest_row:
+        warps = min(warps, max(ROW_WARPS, power_of_two(block * row // POINTS_A_ROW_WARP)))
+    return Tiling((block,) * len(kernel.outer), row, warps=warps)
+
+
+def _is_walked(kernel: Kernel, longest: int) -> bool:
+    """Whether rows are short, as a pool's windows are, and neither lie together nor are needed as
+    a whole: then a thread takes the points of its row one by one, and no lane waits."""
+    phases = [p for p in kernel.phases if p.inner]
+    if longest > WALKED_ROW or extent_of(kernel.outer) < TILE or not kernel.outer:
+        return False
+    if any(p.inside for p in phases) or not all(p.is_reduction for p in phases):
+        return False
+    found = [(n.index[0], a) for p in phases for s in p.stores for n in loads(s.value)
+             for a in p.inner]  # fmt: skip
+    return not any(stride_along(index, a) == 1 for index, a in found)
 
 
 def _across(kernel: Kernel) -> bool:
@@ -211,7 +233,7 @@ def _warps(points: int) -> int:
     return min(max(power_of_two(points // POINTS_A_WARP), 1), 16)
 
 
-def _is_far(kernel: Kernel) -> bool:
+def is_far(kernel: Kernel) -> bool:
     touched = [n.buffer for n in loads(*exprs_of(kernel))] + [s.buffer for s in kernel.stores]
     spans = [b.shape[0].number for b in touched] + [a.extent.number for a in kernel.outer]
     return max(spans, default=0) >= FAR

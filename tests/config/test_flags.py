@@ -11,7 +11,14 @@ from litz.config import FLAGS, MODES, Config
 from litz.config.flags import GROUPS
 from litz.config.values import check
 
-HARMLESS = {"on_error", "debug", "verify", "disable_progress", "compile_threads"}
+HARMLESS = {
+    "on_error",
+    "debug",
+    "verify",
+    "disable_progress",
+    "compile_threads",
+    "triton.launch_graphs",
+}
 
 
 @pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)

@@ -90,8 +90,8 @@ def name_of(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
 
-def supported_dtypes(op: Any) -> list[torch.dtype]:
-    return [d for d in DTYPES if d in op.supported_dtypes("cpu")]
+def supported_dtypes(op: Any, device: str = "cpu") -> list[torch.dtype]:
+    return [d for d in DTYPES if d in op.supported_dtypes(device)]
 
 
 def every_op() -> list[Any]:
@@ -103,10 +103,10 @@ def _seed(number: int = 0) -> None:
     random.seed(number)
 
 
-def samples(op: Any, dtype: torch.dtype, most: int) -> Iterator[Any]:
+def samples(op: Any, dtype: torch.dtype, most: int, device: str = "cpu") -> Iterator[Any]:
     """The first samples that torch itself draws, the same each time."""
     _seed()
-    made = op.sample_inputs("cpu", dtype, requires_grad=False)
+    made = op.sample_inputs(device, dtype, requires_grad=False)
     for _, sample in zip(range(most), made, strict=False):
         yield sample
 
@@ -117,7 +117,8 @@ def _copied(tree: Any) -> Any:
     def copy(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             return value
-        fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        like = {"dtype": value.dtype, "device": value.device}
+        fresh = torch.empty_strided(value.shape, value.stride(), **like)
         with torch.no_grad():
             return fresh.copy_(value) if value.numel() else fresh
 
@@ -139,12 +140,12 @@ def _compiled(op: Any, backend: Any) -> Callable[..., Any]:
     return torch.compile(call, backend=backend, dynamic=False)
 
 
-def check(op: Any, dtype: torch.dtype, most: int = 3) -> Outcome:
+def check(op: Any, dtype: torch.dtype, most: int = 3, device: str = "cpu") -> Outcome:
     """Run the samples of one op in eager and compiled, and compare."""
     outcome = Outcome(name_of(op), dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for sample in samples(op, dtype, most):
+        for sample in samples(op, dtype, most, device):
             _check_sample(op, sample, outcome)
     return outcome
 

@@ -8,7 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from litz.capture import capture
+from litz.ir.graph import Graph
+from litz.passes.channels_last import channels_last
 from tests.stages import compiled, stages
 
 X = torch.randn(2, 16, 9, 10)
@@ -87,3 +92,32 @@ def test_weights_are_moved_once() -> None:
         model[0].weight.mul_(3)
         model[1].running_mean.add_(1)
         torch.testing.assert_close(run(X), model(X), rtol=1e-4, atol=1e-4)
+
+
+def _on_a_gpu(function: Callable[..., Tensor], *shapes: tuple[int, ...], kind: str) -> Graph:
+    """The graph of a function of halves on a GPU, which need not be there, after the pass."""
+    with FakeTensorMode():
+        inputs = [torch.empty(s, dtype=torch.bfloat16, device="cuda") for s in shapes]
+        module = make_fx(function, tracing_mode="fake")(*inputs)
+        graph = capture(module, kind)
+        graph.module.meta["moved"] = channels_last(graph)
+    return graph
+
+
+def test_halves_on_a_gpu_and_their_colours() -> None:
+    """An image of three channels gets five of zeros, as its weights do, and then is moved."""
+
+    def network(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.conv2d(F.conv2d(x, w, stride=2).relu(), v)
+
+    shapes = (2, 3, 9, 9), (16, 3, 3, 3), (8, 16, 1, 1)
+    graph = _on_a_gpu(network, *shapes, kind="inference")
+    assert graph.module.meta["moved"] == 2
+    padded = [n for n in graph.nodes if n.target is torch.ops.aten.constant_pad_nd.default]
+    assert [tuple(n.meta["val"].shape) for n in padded] == [(2, 8, 9, 9), (16, 8, 3, 3)]
+    taken = [n for n in graph.nodes if n.target is torch.ops.aten.convolution.default]
+    for operand in (n for conv in taken for n in conv.args[:2]):
+        assert operand.meta["val"].is_contiguous(memory_format=torch.channels_last)
+    inputs = [torch.randn(s, dtype=torch.bfloat16) for s in shapes]
+    torch.testing.assert_close(graph.module(*inputs), network(*inputs))
+    assert _on_a_gpu(network, *shapes, kind="forward").module.meta["moved"] == 0

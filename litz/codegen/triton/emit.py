@@ -16,6 +16,7 @@ blocks of it if not.
 from __future__ import annotations
 
 from litz.codegen.triton.ops import TYPES, converted, spelled
+from litz.codegen.triton.product import order_of_tiles, sums
 from litz.codegen.triton.reductions import Folding
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values
@@ -56,19 +57,29 @@ class KernelEmitter:
 
     def _outer_axes(self) -> None:
         """The last axis runs fastest from program to program."""
-        lines = self.values.before
-        left = "tl.program_id(0)" + (".to(tl.int64)" if self.tiling.wide else "")
-        pairs = list(zip(self.kernel.outer, self.tiling.blocks, strict=True))
-        for axis, block in reversed(pairs):
-            number = left
-            if axis is not self.kernel.outer[0]:
-                count = -(-axis.extent.number // block)
-                number, left = f"{left} % {count}", f"{left} // {count}"
-            start = number if block == 1 else f"{number} * {block}"
+        if self.tiling.depth:
+            lines, tiles = order_of_tiles(self.kernel, self.tiling)
+        else:
+            lines, tiles = [], self._tile_numbers()
+        for axis, block in zip(self.kernel.outer, self.tiling.blocks, strict=True):
+            number = tiles[axis]
+            start = number if block == 1 else f"({number}) * {block}"
             numbers = f" + {self.tile.numbers(axis, block)}" if block > 1 else ""
             lines.append(f"{axis.attr} = {start}{numbers}")
             if block > 1 and self.tile.is_masked(axis):
                 lines.append(f"{axis.attr}_in = {axis.attr} < {axis.extent.number}")
+        self.values.before += lines
+
+    def _tile_numbers(self) -> dict[Expr, str]:
+        """The number of a program's tile along each axis."""
+        left = "tl.program_id(0)" + (".to(tl.int64)" if self.tiling.wide else "")
+        numbers: dict[Expr, str] = {}
+        for axis, block in reversed(list(zip(self.kernel.outer, self.tiling.blocks, strict=True))):
+            numbers[axis] = left
+            if axis is not self.kernel.outer[0]:
+                count = -(-axis.extent.number // block)
+                numbers[axis], left = f"{left} % {count}", f"{left} // {count}"
+        return numbers
 
     # -- phases ------------------------------------------------------------------------------
 
@@ -78,6 +89,10 @@ class KernelEmitter:
             self.values.before.append("tl.debug_barrier()")  # the program's own stores are read
         if not phase.inner:
             self._stores(phase.stores)
+            return
+        if self.tiling.depth:
+            sums(self.values, self.kernel, self.tile, self.tiling)
+            self._stores(phase.completing)
             return
         (row,) = phase.inner
         if self.tiling.ordered and any(s.scatters for s in phase.stores):
@@ -114,10 +129,18 @@ class KernelEmitter:
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
-        values.before.append(f"for start in range(0, {row.extent.number}, {block}):")
+        values.before.append(f"for start in {self._steps(row.extent.number, block)}:")
         values.before += [INDENT + line for line in body]
         for node, names in zip(reduces, started, strict=True):
             self.folding.finish(node, *names)
+
+    def _steps(self, extent: int, block: int) -> str:
+        """Single points are written out; blocks are loaded ahead if the tiling says so."""
+        if block == 1:
+            return f"tl.static_range(0, {extent})"
+        if self.tiling.stages == 1:
+            return f"range(0, {extent}, {block})"
+        return f"tl.range(0, {extent}, {block}, num_stages={self.tiling.stages})"
 
     def _one_by_one(self, phase: Phase, row: Expr) -> None:
         """Points that may meet: each sees what the one before it wrote."""

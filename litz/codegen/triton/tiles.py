@@ -23,7 +23,7 @@ class Tile:
         self.kernel, self.tiling = kernel, tiling
         pairs = list(zip(kernel.outer, tiling.blocks, strict=True))
         self.blocks = {a: block for a, block in pairs if block > 1}
-        self.has_rows = any(p.inner for p in kernel.phases)
+        self.has_rows = not tiling.depth and any(p.inner for p in kernel.phases)
         self.row: Expr | None = None
 
     @property

@@ -119,6 +119,22 @@ def _rounded_cast(self: Any, source: Any, to: Any) -> Any:
 
 
 InterpreterBuilder.cast_impl = _rounded_cast
+_dot = InterpreterBuilder.create_dot
+
+
+def _dot_of_halves(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+    """Sums of products as the numbers they are; the interpreter multiplies the bits of bf16."""
+    if a.dtype.scalar != tl.bfloat16:
+        return _dot(self, a, b, *rest)
+    wide = [TensorHandle(_widened(x.data), tl.float32) for x in (a, b)]
+    return _dot(self, *wide, *rest)
+
+
+def _widened(bits: Any) -> Any:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+InterpreterBuilder.create_dot = _dot_of_halves
 _add_to_memory = InterpreterBuilder.create_atomic_rmw
 
 
@@ -150,7 +166,7 @@ class Interpreted:
 
     def __post_init__(self) -> None:
         self.index, self.name = 0, "cpu"
-        self.empty, self.launches = _empty_strided_cpu, 0
+        self.empty, self.launches, self.records = _empty_strided_cpu, 0, 0
         self.error: Exception | None = None
         self._functions = {k.name: self._function(k) for k in self.source.kernels}
         self._callback = LAUNCH(self._launch)  # kept: native code calls it
@@ -182,6 +198,11 @@ class Interpreted:
 
     def error_text(self, code: int) -> str:
         return str(self.error)
+
+    def recorded(self, run: Callable[[int], int]) -> Callable[[int], int]:
+        """What was recorded runs when it is replayed, over the table as it was."""
+        self.records += 1
+        return run
 
     def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
         """Handles are places in the list of kernels, from one on."""
@@ -266,13 +287,15 @@ def run_kernel(
     return {b.name: t for b, t in zip(given, tensors, strict=True)}, scheduled[0]
 
 
-def tiled(function: Callable[..., Any], *inputs: Any, **options: Any) -> Stages:
+def tiled(
+    function: Callable[..., Any], *inputs: Any, target: Target = TARGET, **options: Any
+) -> Stages:
     """Every stage up to `schedule`, for the GPU."""
     found: list[Stages] = []
     config = snapshot({name.replace("__", "."): value for name, value in options.items()})
 
     def compiler(module: torch.fx.GraphModule) -> Callable[..., Any]:
-        found.append(staged(module, TARGET, config, inputs))
+        found.append(staged(module, target, config, inputs))
         return module.forward  # type: ignore[no-any-return]
 
     with torch.no_grad():

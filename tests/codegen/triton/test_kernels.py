@@ -121,7 +121,7 @@ def test_places_beyond_32_bits_are_counted_in_64() -> None:
         (lambda x: x.softmax(1), (65536, 64), (16,), 64),
         (lambda x: x.softmax(1), (4096, 16000), (1,), 16384),
         (lambda x: x.amax(1), (4096, 30000), (1,), 4096),
-        (lambda x: x.sum(0), (3000, 1 << 16), (64,), 64),
+        (lambda x: x.sum(0), (3000, 1 << 16), (128,), 16),
     ],
 )
 def test_tiles_follow_sizes_and_strides(

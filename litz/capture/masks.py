@@ -1,0 +1,253 @@
+"""Masks of attention that the program itself makes: known before anything is traced.
+
+In: Dynamo's module, before ATen's attention is chosen for it. Out: the same module, and how many
+masks changed. Models build their masks from positions, in the graph; under `torch.compile` even
+those that mask nothing, or what lies ahead. Either costs an attention kernel half its speed, and a
+mask that was expanded along a row leaves no kernel at all: ATen then writes the scores to memory,
+in float32. So a mask that depends on constants alone is computed here, once. Example:
+
+    mask = arange(9)[:, None] >= arange(9)
+    sdpa(q, k, v, attn_mask=mask)            ->   sdpa(q, k, v, attn_mask=None, is_causal=True)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Node
+
+ATTENTION = torch.nn.functional.scaled_dot_product_attention
+PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+# What masks are made of, by name: functions, methods and operators without an effect.
+PURE = frozenset(
+    [
+        "arange",
+        "ones",
+        "zeros",
+        "full",
+        "full_like",
+        "ones_like",
+        "zeros_like",
+        "new_ones",
+        "new_zeros",
+        "new_full",
+        "tensor",
+        "add",
+        "sub",
+        "mul",
+        "neg",
+        "abs",
+        "floordiv",
+        "floor_divide",
+        "remainder",
+        "mod",
+        "diff",
+        "cumsum",
+        "sum",
+        "minimum",
+        "maximum",
+        "clamp",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and_",
+        "or_",
+        "invert",
+        "not_",
+        "logical_and",
+        "logical_or",
+        "logical_not",
+        "logical_xor",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_not",
+        "where",
+        "masked_fill",
+        "tril",
+        "triu",
+        "isin",
+        "any",
+        "all",
+        "getitem",
+        "to",
+        "bool",
+        "int",
+        "long",
+        "float",
+        "type",
+        "expand",
+        "expand_as",
+        "view",
+        "reshape",
+        "flatten",
+        "unsqueeze",
+        "squeeze",
+        "transpose",
+        "permute",
+        "repeat",
+        "contiguous",
+        "clone",
+        "detach",
+        "size",
+        "__and__",
+        "__or__",
+        "__invert__",
+        "__getitem__",
+    ]
+)
+# Operators whose name ends like that of a method which writes to its tensor, and do not.
+NOT_WRITING = frozenset({"and_", "or_", "not_"})
+WRITING = frozenset(
+    [
+        "setitem",
+        "delitem",
+        "iadd",
+        "isub",
+        "imul",
+        "itruediv",
+        "ifloordiv",
+        "imod",
+        "ipow",
+        "iand",
+        "ior",
+        "ixor",
+        "ilshift",
+        "irshift",
+        "imatmul",
+        "iconcat",
+    ]
+)
+# Elements of the largest tensor that is computed on the way: some milliseconds.
+LARGEST = 1 << 24
+
+
+def simplify_masks(module: torch.fx.GraphModule) -> int:
+    """Drop masks that let everything through, name those that are causal, lay out the others."""
+    wanted = [n for n in module.graph.nodes if n.target is ATTENTION and _mask(n) is not None]
+    if not wanted:
+        return 0
+    values = _constants(module.graph)
+    changes = 0
+    for node in wanted:
+        changes += _simplified(module.graph, node, values)
+    if changes:
+        module.recompile()
+    return changes
+
+
+def _mask(node: Node) -> Node | None:
+    """The mask of a call that has one, and is not asked for anything beside."""
+    given = dict(zip(PARAMETERS, node.args, strict=False)) | node.kwargs
+    mask = given.get("attn_mask")
+    return mask if isinstance(mask, Node) and given.get("is_causal", False) is False else None
+
+
+def _simplified(graph: torch.fx.Graph, node: Node, values: dict[Node, Any]) -> bool:
+    mask = _mask(node)
+    assert mask is not None
+    known = values.get(mask)
+    shown = known if isinstance(known, torch.Tensor) else None
+    causal = shown is not None and _is_causal(shown)
+    if causal or (shown is not None and bool(_passes(shown).all())):
+        _set(node, "attn_mask", None)
+        _set(node, "is_causal", causal)
+        return True
+    value = mask.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.device.type == "cpu" or not value.dim():
+        return False
+    if value.stride(-1) == 1 or value.shape[-1] == 1:
+        return False
+    with graph.inserting_before(node):  # a kernel of ATen's reads a mask along its rows
+        laid = graph.call_method("contiguous", (mask,))
+    laid.meta = {k: v for k, v in mask.meta.items() if k != "example_value"}
+    laid.meta["example_value"] = value.contiguous()
+    _set(node, "attn_mask", laid)
+    return True
+
+
+def _set(node: Node, name: str, value: Any) -> None:
+    place = PARAMETERS.index(name)
+    if place < len(node.args):
+        node.update_arg(place, value)
+    else:
+        node.update_kwarg(name, value)
+
+
+def _passes(mask: torch.Tensor) -> torch.Tensor:
+    """Where a mask changes no score."""
+    return mask if mask.dtype is torch.bool else mask == 0
+
+
+def _is_causal(mask: torch.Tensor) -> bool:
+    """Whether a mask of n x n lets each row see what is not after it, and nothing else."""
+    if mask.dim() < 2 or mask.shape[-1] != mask.shape[-2] or mask.shape[-1] < 2:
+        return False
+    passes = _passes(mask)
+    if not torch.equal(passes, torch.ones_like(passes).tril()):
+        return False
+    if mask.dtype is torch.bool:
+        return True
+    hidden = mask[~passes]
+    return bool((hidden <= torch.finfo(mask.dtype).min).all())
+
+
+# -- values ----------------------------------------------------------------------------------
+
+
+def _constants(graph: torch.fx.Graph) -> dict[Node, Any]:
+    """What depends on constants alone, by node, computed on the CPU."""
+    values: dict[Node, Any] = {}
+    for node in graph.nodes:
+        operands = node.all_input_nodes
+        known = [n for n in operands if n in values]
+        if _writes(node) and known:
+            return {}  # to which of them, and through which view, is not worth finding out
+        is_call = node.op in ("call_function", "call_method")
+        if is_call and _name(node) in PURE and len(known) == len(operands) and _is_small(node):
+            try:
+                values[node] = _computed(node, values)
+            except Exception:  # it will fail at run time, where the user can see it
+                continue
+    return values
+
+
+def _name(node: Node) -> str:
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def _writes(node: Node) -> bool:
+    """Whether a call may change an operand: `x.add_(1)`, `x[0] = 1`, `x += 1`, `out=`."""
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = _name(node)
+    in_place = name.endswith("_") and not name.endswith("__") and name not in NOT_WRITING
+    return in_place or name in WRITING or "out" in node.kwargs
+
+
+def _is_small(node: Node) -> bool:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor):
+        return isinstance(value, int | float | bool | torch.Size)
+    return all(isinstance(n, int) for n in value.shape) and value.numel() <= LARGEST
+
+
+def _computed(node: Node, values: dict[Node, Any]) -> Any:
+    args, kwargs = torch.fx.node.map_aggregate((node.args, node.kwargs), lambda x: _here(x, values))
+    with torch.no_grad(), torch.device("cpu"), unset_fake_temporarily():
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _here(value: Any, values: dict[Node, Any]) -> Any:
+    """An argument, of the CPU's if it names a device."""
+    if isinstance(value, Node):
+        return values[value]
+    is_gpu = isinstance(value, torch.device) or (isinstance(value, str) and value[:4] == "cuda")
+    return torch.device("cpu") if is_gpu else value
