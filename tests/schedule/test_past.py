@@ -58,7 +58,7 @@ def test_results_are_the_same(shape: tuple[int, ...], monkeypatch: pytest.Monkey
     x = torch.randn(shape)
 
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x + 1, (x * 2).sum(-1), torch.layer_norm(x, x.shape[-1:])
+        return x + 1, (x * 2).amax(-1), torch.layer_norm(x, x.shape[-1:])
 
     run = compiled(function, cpp__min_chunk_size=16)
     for found, expected in zip(run(x), function(x), strict=True):
