@@ -12,6 +12,7 @@ from litz.bench.suites import (
     calls,
     compile,
     cpu,
+    dynamic,
     gemm,
     kernels,
     memory,
@@ -29,6 +30,7 @@ SUITES: dict[str, Suite] = {
     "scaling": scaling.SUITE,
     "memory": memory.SUITE,
     "train": train.SUITE,
+    "dynamic": dynamic.SUITE,
 }
 
 
