@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import combinations
 from math import gcd
 
 from litz.ir.expr import Expr, apply, integer, load, rebuild, transform
@@ -243,16 +244,20 @@ def _removed(atoms: list[Expr], atom: Expr) -> bool:
     return True
 
 
-def _common_factor(poly: Poly, divisor: Poly) -> tuple[Poly, Poly, Poly, int] | None:
-    """g, a, b, m with poly = g * a + b, 0 <= b < g and divisor = g * m; g may hold sizes."""
+def _common_factor(poly: Poly, divisor: Poly) -> tuple[Poly, Poly, Poly, Expr] | None:
+    """g, a, b, m with poly = g * a + b, 0 <= b < g and divisor = g * m; both may hold sizes."""
     if len(divisor) != 1:
         return None
     ((wanted, whole),) = divisor.items()
-    for number in sorted({gcd(c, whole) for c in poly.values()}, reverse=True):
-        g = {wanted: number}
-        a, b = split_evenly(poly, g) if g != {(): 1} else ({}, poly)
-        if a and _within(b, g):
-            return g, a, b, whole // number
+    numbers = sorted({gcd(c, whole) for c in poly.values()}, reverse=True)
+    for count in range(len(wanted), -1, -1):
+        for atoms in dict.fromkeys(combinations(wanted, count)):
+            for number in numbers if atoms else [n for n in numbers if n > 1]:
+                g = {atoms: number}
+                a, b = split_evenly(poly, g)
+                if a and _within(b, g):
+                    m, _ = split_evenly(divisor, g)
+                    return g, a, b, from_poly(m)
     return None
 
 
@@ -283,7 +288,7 @@ def _quotient_common_factor(p: Poly, d: Poly) -> Expr | None:
     if found is None:
         return None
     _, a, _, m = found
-    return floordiv(from_poly(a), integer(m))
+    return floordiv(from_poly(a), m)
 
 
 def _quotient_of_quotient(p: Poly, d: Poly) -> Expr | None:
@@ -324,7 +329,7 @@ def _remainder_common_factor(p: Poly, d: Poly) -> Expr | None:
     if found is None:
         return None
     g, a, b, m = found
-    inner = to_poly(modulo(from_poly(a), integer(m)))
+    inner = to_poly(modulo(from_poly(a), m))
     return from_poly(_combine("add", [_combine("mul", [inner, g]), b]))
 
 

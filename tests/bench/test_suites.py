@@ -24,7 +24,7 @@ MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
 # Cases with threads of their own are those of `kernels` again; layers have parameters.
-OTHERS = {*MODELS, "gemm", "conv", "train"}
+OTHERS = {*MODELS, "gemm", "conv", "train", "dynamic"}
 SMALL = [case for case in QUICK if case.suite not in OTHERS and case.threads is None]
 
 
@@ -103,6 +103,16 @@ def test_convolutions_agree_with_eager(name: str) -> None:
     torch._dynamo.reset()
     for candidate in ("litz", "onednn"):
         assert Agreement(built).fault(built(CANDIDATES[candidate].compile(built.function))) == ""
+
+
+def test_lengths_share_one_compile_and_stand_beside_a_compile_of_their_own() -> None:
+    (case,) = SUITES["dynamic"].cases(True)
+    settings = Settings(against=("eager",), seconds=0.01, quick=True)
+    rows = case.measure(case, settings, lambda _: None)
+    assert [row.variant for row in rows] == ["2 x 24", "2 x 5", "2 x 17"]
+    for row in rows:
+        assert set(row.samples) == {"litz", "litz static", "eager"} and not row.missing
+        assert row.facts == {"compiles": 1, "by size": 0}
 
 
 def test_a_training_step_gives_the_gradients_of_the_same_parameters_each_time() -> None:

@@ -13,6 +13,7 @@ from litz.bench.suites import (
     compile,
     conv,
     cpu,
+    dynamic,
     gemm,
     kernels,
     memory,
@@ -31,6 +32,7 @@ SUITES: dict[str, Suite] = {
     "scaling": scaling.SUITE,
     "memory": memory.SUITE,
     "train": train.SUITE,
+    "dynamic": dynamic.SUITE,
 }
 
 
