@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch.fx
 
+from litz.autotune import tune
 from litz.build import build
 from litz.capture import capture, devices_of
 from litz.codegen import emit
@@ -35,17 +36,19 @@ def compile_graph(
 def _compiled(
     module: torch.fx.GraphModule, kind: str, config: Config, trace: Trace
 ) -> tuple[CompiledGraph | DeviceGraph, Report]:
-    """Capture, optimise, lower, fuse, plan, schedule, emit, build, link."""
+    """Capture, optimise, tune, lower, fuse, plan, schedule, emit, build, link."""
     target = target_for(devices_of(module), config)
     captured = trace(capture, module, kind)
     graph = trace(optimize, captured, target, config, trace)
-    program = trace(lower, graph, target, config)
-    kernels = trace(fuse, program, target, config)
+    tuning = trace(tune, graph, target, config, trace)
+    program = trace(lower, graph, target, config, tuning.choices)
+    kernels = trace(fuse, program, target, config, tuning.choices)
     planned = trace(plan, kernels, config)
-    scheduled = trace.each(schedule, planned.graph.kernels, target, config)
+    scheduled = trace.each(schedule, planned.graph.kernels, target, config, tuning.choices)
     source = trace(emit, planned, scheduled, target)
     binary = trace(build, source, target, config, trace)
     compiled = trace(link, planned, source, binary, graph.constants, config, target)
-    report = Report(kind, planned, tuple(scheduled), source, binary, config, trace.timings)
+    made = (planned, tuple(scheduled), source, binary)
+    report = Report(kind, *made, config, trace.timings, tuning)
     trace.report(f"{kind} graph")
     return compiled, report

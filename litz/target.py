@@ -74,10 +74,11 @@ class Target:
         """Rows of a matrix product whose sums the registers hold together."""
         return 6
 
-    def panel_columns(self, element_bytes: int, columns: int) -> int:
-        """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
+    def panel_columns(self, element_bytes: int, columns: int, vectors: int | None = None) -> int:
+        """Columns of it: with six rows, four vectors of 32 registers or two of 16, unless a choice
+        says how many."""
         lanes = self.vector_bytes // element_bytes
-        return lanes * min(self.registers // 8, -(-columns // lanes))
+        return lanes * min(vectors or self.registers // 8, -(-columns // lanes))
 
     def dot_group(self, left: str, right: str) -> int:
         """How many products of these types one instruction adds to each sum."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from litz.config import Config
 from litz.errors import VerifyError
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import walk
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
@@ -26,9 +27,13 @@ from litz.trace import stage
 
 
 @stage("schedule", "loop order, vector lanes, threads")
-def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Any]:
+def schedule(
+    kernel: Kernel, target: Target, config: Config, choices: Choices = NO_CHOICES
+) -> ScheduledKernel[Any]:
     """In the target's way: lanes and threads for a CPU, tiles for a GPU."""
-    return (_tiled if target.kind == "cuda" else _vectorized)(kernel, target, config)
+    if target.kind == "cuda":
+        return _tiled(kernel, target, config)
+    return _vectorized(kernel, target, config, choices)
 
 
 def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
@@ -45,10 +50,12 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
     return ScheduledKernel(settled, arguments, choice, _steps(kernel, tiled))
 
 
-def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Choice]:
+def _vectorized(
+    kernel: Kernel, target: Target, config: Config, choices: Choices
+) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
-    product = schedule_product(flat, target)
+    product = schedule_product(flat, target, choices.of_product(kernel.origins))
     if product is not None:
         choice = replace(product, asserts=config.debug_index_asserts)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
@@ -62,6 +69,8 @@ def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKern
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
     ordered, choice = vectorize(named, target, config)
+    chosen = choices.of_kernel(kernel.name)
+    choice = choice if chosen is None else chosen.applied(choice)
     choice = replace(choice, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
 

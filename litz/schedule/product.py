@@ -8,6 +8,7 @@ Example: 256 x 768 times 768 x 3072 on 16 lanes: blocks of 6 x 64, 48 panels, ch
 
 from __future__ import annotations
 
+from litz.ir.choices import BY_RULE, ProductChoice
 from litz.ir.dtypes import I32
 from litz.ir.expr import Expr, extent_of
 from litz.ir.index import bounds, coefficient, to_poly
@@ -22,7 +23,9 @@ ENOUGH_TASKS = 16
 WORTH_A_THREAD = 2_000_000
 
 
-def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
+def schedule_product(
+    kernel: Kernel, target: Target, chosen: ProductChoice = BY_RULE
+) -> Choice | None:
     """How to run a kernel that is a product; None if it is none."""
     product = kernel_product(kernel)
     if product is None:
@@ -34,14 +37,17 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     last = product.columns[-1]
     if len(product.columns) > 1 and last.extent.number % lanes:
         return None
-    width = target.panel_columns(product.node.dtype.bytes, columns)
+    width = target.panel_columns(product.node.dtype.bytes, columns, chosen.vectors)
     group = _group(product, width, target)
     if group is None:
         return None
     depth = product.depth.extent.number
     tasks = batches * -(-columns // width)
-    chunk = _chunk(rows, depth * _left_bytes(product), tasks, target)
-    block = min(target.block_rows, rows)
+    block = chosen.block or target.block_rows
+    chunk = _chunk(rows, depth * _left_bytes(product), tasks, target, block)
+    if chosen.chunk is not None:
+        chunk = -(-chosen.chunk // block) * block  # a chunk ends with a whole block
+    block = min(block, rows)
     blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group)
     work = 2 * min(chunk, rows) * min(width, columns) * depth
     return Choice(lanes, last, 1, 1, max(WORTH_A_THREAD // work, 1), product=blocking)
@@ -52,10 +58,9 @@ def _left_bytes(product: Product) -> int:
     return sum(node.dtype.bytes for node in loads(product.left) if product.depth in node.axes)
 
 
-def _chunk(rows: int, row_bytes: int, tasks: int, target: Target) -> int:
+def _chunk(rows: int, row_bytes: int, tasks: int, target: Target, block: int) -> int:
     """Rows that stay in half of the cache, fewer if that leaves too few tasks; whole blocks, about
     as many in each chunk."""
-    block = target.block_rows
     fitting = max(target.l2_bytes // 2 // row_bytes, 1)
     shared = -(-rows // -(-ENOUGH_TASKS // tasks))
     chunks = -(-rows // max(min(fitting, shared, rows), block))

@@ -12,6 +12,9 @@ from litz.config.flags import GROUPS
 from litz.config.values import check
 
 HARMLESS = {"on_error", "debug", "verify", "disable_progress", "compile_threads"}
+HARMLESS |= {"max_autotune_budget_seconds", "max_autotune_report_choices_stats"}
+HARMLESS |= {"autotune_in_subproc", "max_autotune_subproc_result_timeout_seconds"}
+HARMLESS |= {"autotune_local_cache", "cache_dir"}
 
 
 @pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)
@@ -91,6 +94,8 @@ def _changed(name: str) -> Config:
         "on_error": "raise",
         "cpp.simdlen": 256,
         "max_autotune_gemm_backends": "ATEN",
+        "max_autotune_gemm_search_space": "EXHAUSTIVE",
+        "cache_dir": "here",
         "max_fusion_unique_io_buffers": 4,
         "joint_custom_pre_pass": print,
         "joint_custom_post_pass": print,
