@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz import config as settings
 from litz import requirements as requirements  # checked before what needs it is imported
-from litz.capture import is_symbolic, sizes_of, specialize, through_autograd
-from litz.compiler import compile_graph
+from litz.capture import is_symbolic, parameters_of, sizes_of, specialize, through_autograd
+from litz.compiler import Parameters, compile_graph
 from litz.config import Config
 from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions
 from litz.passes import partition
@@ -39,11 +39,13 @@ def litz(
         raise ModeWithOptions()
     config = settings.snapshot(options, mode=mode)
     notes = Explanation() if explanation is None else explanation
+    names = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
 
     def compile_one(gm: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Callable[..., Any]:
         if is_symbolic(gm):
             return BySize(gm, kind, config, notes)
-        return _compiled_or_eager(gm, kind, config, notes)
+        given = parameters_of(gm, inputs, names) if config.freezing else None
+        return _compiled_or_eager(gm, kind, config, notes, given)
 
     def split(joint: torch.fx.GraphModule, args: Sequence[Any], **given: Any) -> Any:
         trace = Trace(config.debug, verify=config.verify)
@@ -64,12 +66,13 @@ def litz(
 
 
 def _compiled_or_eager(
-    module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation
-) -> Callable[..., Any]:
+    module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation,
+    parameters: Parameters = None,
+) -> Callable[..., Any]:  # fmt: skip
     try:
         # torch traces under a mode in which tensors hold no data; passes compute with constants.
         with unset_fake_temporarily():
-            compiled, report = compile_graph(module, kind, config)
+            compiled, report = compile_graph(module, kind, config, parameters)
     except Exception as error:
         _refuse(error, kind, config, notes)
         return _eager(module)

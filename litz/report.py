@@ -38,6 +38,7 @@ class Report:
     config: Config
     seconds: dict[str, float]
     tuning: Tuning = field(default_factory=Tuning)
+    noted: tuple[Decision, ...] = ()  # by the passes
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -49,7 +50,8 @@ class Report:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        return self.plan.graph.decisions + self._graph_decisions() + self.tuning.decisions
+        made = self.noted + self.plan.graph.decisions + self._graph_decisions()
+        return made + self.tuning.decisions
 
     def _graph_decisions(self) -> tuple[Decision, ...]:
         """Choices about the whole graph that a flag asked for and the target refuses."""

@@ -182,6 +182,10 @@ class Config:
     deterministic: bool = flag(
         False, "autotune", "Let no timing decide about code: the same program gives the same code."
     )
+    freezing: bool = flag(False, "passes", "Make parameters constants of graphs without gradients.")
+    freezing_discard_parameters: bool = flag(
+        False, "runtime", "Free the parameters that frozen graphs no longer need."
+    )
     split_reductions: bool = flag(
         True, "fuse", "Reduce few long rows in pieces, so that threads can share them."
     )

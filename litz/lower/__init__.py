@@ -91,6 +91,8 @@ def lower(
             known[node] = _attribute(low, graph, str(node.target))
             if isinstance(known[node], View):
                 constants.append(known[node].buffer)
+                if graph.frozen:
+                    low.static.add(known[node].buffer)
         elif node in spelt:
             lower_spelt(low, spelt[node], known)
         elif node.op == "call_function" and node not in inside:

@@ -24,7 +24,9 @@ from litz.ir.graph import Graph, at_path
 from litz.passes.channels_last import channels_last
 from litz.passes.fold_channel_factors import fold_channel_factors
 from litz.passes.fold_constants import fold_constants
+from litz.passes.fold_frozen import fold_frozen
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
+from litz.passes.freeze_parameters import freeze_parameters
 from litz.passes.hooks import name_of_hook, run_hook
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
 from litz.passes.pack_convolutions import pack_convolutions
@@ -60,6 +62,7 @@ class Pass:
 
 
 PASSES = [
+    Pass(freeze_parameters, "freezing"),
     Pass(remove_noop_views),
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
@@ -67,6 +70,7 @@ PASSES = [
     Pass(fold_channel_factors, "cpp.weight_prepack"),
     Pass(channels_last, "layout_optimization"),
     Pass(pack_convolutions, "cpp.weight_prepack"),
+    Pass(fold_frozen, "freezing"),
     Pass(merge_common_subexpressions),
     Pass(remove_dead_code, "use_dce"),
 ]

@@ -30,6 +30,7 @@ from litz.config import Config
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg, read, written
 from litz.ir.source import DeviceSource, Source
+from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, window, with_layout
 from litz.runtime.steps import freed_after, is_whole, numbers, op_of, returns_alias, torch_dtype
@@ -44,16 +45,23 @@ class Entry:
     def __init__(
         self, plan: Plan, source: Source | DeviceSource, segments: Segments,
         constants: dict[str, torch.Tensor], held: Held | None, config: Config,
+        frozen: Frozen | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
         self.views: dict[ViewArg, int] = {}
         self.local: dict[str, str] = {}  # the Python name of a buffer outside the arena
-        kernels = [s for s in self.graph.body if isinstance(s, Kernel)]
+        self.segments, self.held, self.frozen = segments, held, frozen
+        self.final = held is not None and held.is_final
+        body = self.graph.body[self.graph.prepared :] if self.final else self.graph.body
+        kernels = [s for s in body if isinstance(s, Kernel)]
         self.in_table = {b.name for k in kernels for b in (*read(k), *written(k))}
-        self.in_table |= {b.name for b in plan.sources}  # whose samples are looked at
-        self.constants = {name: constants[name] for name in (b.name for b in self.graph.constants)}
-        self.segments, self.held = segments, held
+        if not self.final:
+            self.in_table |= {b.name for b in plan.sources}  # whose samples are looked at
+        # What is held for good needs no more of what it was made of.
+        shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
+        used = {*shown, *(b for step in body for b in read(step))}
+        self.constants = {b.name: constants[b.name] for b in self.graph.constants if b in used}
         self.lines: list[str] = []
 
     def text(self) -> str:
@@ -67,8 +75,9 @@ class Entry:
                 self.local[name] = self._name("held", tensor)  # every workspace knows its address
             self.names["packed"] = self.held.packed
             self.local |= {name: f"packed[{name!r}]" for name in self.held.packed}
-            given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
-            self.lines.append(f"refresh(address, ({given}))")
+            if not self.final:
+                given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
+                self.lines.append(f"refresh(address, ({given}))")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
@@ -87,8 +96,12 @@ class Entry:
         inputs = [b for b in self.graph.inputs if isinstance(b, Buffer)]
         names = [self.local[b.name] for b in inputs]
         lines = [f"{', '.join(names)}{',' if len(names) == 1 else ''} = args"] if names else []
+        still = [] if self.frozen is None else self.frozen.inputs
+        if still:
+            lines.append(f"still(({''.join(f'{self.local[name]}, ' for name in still)}))")
         if self.config.size_asserts:
-            lines += [self._check(b, name) for b, name in zip(inputs, names, strict=True)]
+            pairs = [p for p in zip(inputs, names, strict=True) if p[0].name not in still]
+            lines += [self._check(b, name) for b, name in pairs]
         return [*lines, "args.clear()"]
 
     def _check(self, buffer: Buffer, name: str) -> str:
