@@ -296,6 +296,22 @@ class IntegerDivisionByZero(UserError, RuntimeError):
         )
 
 
+class NotFinite(UserError, FloatingPointError):
+    """A tensor holds NaN or an infinity, and `nan_asserts` looks for them.
+
+    Each input and each result is checked as soon as it is there, so the message names the first
+    one, with the ops of its kernel and their lines. If those numbers are meant to be there, as the
+    infinities of a mask are, turn `nan_asserts` off.
+    """
+
+    def __init__(self, name: str, where: str, nans: int, infinities: int) -> None:
+        self.name, self.where, self.nans, self.infinities = name, where, nans, infinities
+        super().__init__(
+            f"{name} holds {nans} NaN and {infinities} infinities: {where}. "
+            "Look at what this line computes, or set nan_asserts=False."
+        )
+
+
 class InputMismatch(UserError):
     """A compiled graph was called with an input that it was not compiled for.
 

@@ -35,6 +35,7 @@ class Target:
     threads: int
     l1_bytes: int
     l2_bytes: int
+    l3_bytes: int = 32 << 20  # of the last cache, which all threads share
     kind: str = "cpu"  # who writes its code: "cpu" is LLVM, "cuda" is Triton
     device: str = "cpu"  # where its tensors lie
     products: bool = True  # whether we write matrix products for it
@@ -135,6 +136,7 @@ def host(threads: int | None = None, vector_bits: int | None = None) -> Target:
         threads=min(count, os.cpu_count() or 1),
         l1_bytes=_cache_bytes(1, 32 * 1024),
         l2_bytes=_cache_bytes(2, 512 * 1024),
+        l3_bytes=_cache_bytes(3, 32 << 20),
     )
 
 

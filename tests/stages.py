@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch._functorch.aot_autograd import aot_function
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx.traceback import preserve_node_meta
 
 from litz.capture import capture, decompositions
 from litz.compiler import compile_graph
@@ -44,13 +45,19 @@ def through_aot(
         with unset_fake_temporarily():  # as the backend does: passes compute with constants
             return compiler(module)
 
-    return aot_function(  # type: ignore[no-any-return]
+    traced = aot_function(
         function,
         fw_compiler=called,
         inference_compiler=called,
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
+
+    def run(*inputs: Any) -> Any:
+        with preserve_node_meta():  # each node knows the op it came from, as it does behind Dynamo
+            return traced(*inputs)
+
+    return run
 
 
 @dataclass

@@ -90,7 +90,7 @@ def loop_questions(
     for step in kernels.body[kernels.prepared :]:
         if not isinstance(step, Kernel) or set(read(step)) & set(written(step)):
             continue  # what is updated in place is another program at each call
-        scheduled = schedule(step, target, config, choices)
+        scheduled = schedule(step, target, config, choices=choices)
         if scheduled.choice.product is None and scheduled.choice.attention is None:
             equal.setdefault(_mark(scheduled), []).append((step, scheduled))
     return [_about_loop(mark, found) for mark, found in equal.items()]

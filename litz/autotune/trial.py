@@ -67,7 +67,8 @@ def callable_of(variant: Variant, target: Target, config: Config, inputs: list[A
     quiet = replace(config, debug=0, verify=False, size_asserts=False)
     planned = plan(kernels_of(variant, target, quiet), quiet)
     kernels = planned.graph.kernels
-    scheduled = [schedule(k, target, quiet, variant.choices) for k in kernels]
+    chosen = (planned.fresh, variant.choices)
+    scheduled = [schedule(k, target, quiet, *chosen) for k in kernels]
     source = emit(planned, scheduled, target)
     binary = build(source, target, quiet, Trace())
     call = link(planned, source, binary, {}, quiet, target).call

@@ -165,7 +165,8 @@ class Tuner:
     def signature(self, variant: Variant) -> object:
         """What a variant's code depends on: equal ones need not be timed."""
         graph = kernels_of(variant, self.target, self.config)
-        kernels = [schedule(k, self.target, self.config, variant.choices) for k in graph.kernels]
+        given = (self.target, self.config, frozenset[str](), variant.choices)
+        kernels = [schedule(k, *given) for k in graph.kernels]
         calls = tuple((s.target, str(s.args)) for s in graph.body if isinstance(s, Extern))
         return (tuple(map(structure, kernels)), calls)
 

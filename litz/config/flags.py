@@ -248,6 +248,12 @@ class Config:
     size_asserts: bool = flag(
         True, "runtime", "Check dtype, shape and strides of the inputs of each call."
     )
+    alignment_asserts: bool = flag(
+        False, "runtime", "Check that tensors lie at addresses that kernels were compiled for."
+    )
+    nan_asserts: bool = flag(
+        False, "runtime", "Look for NaN and infinities in every input and result; slow."
+    )
 
     compile_threads: int = flag(
         -1,

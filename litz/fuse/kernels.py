@@ -92,12 +92,16 @@ def _assign_levels(pieces: list[_Piece]) -> None:
 
 
 def _phases(pieces: list[_Piece]) -> list[Phase]:
-    """Pieces of one level over the same inner axes run in one loop nest; but windows on one buffer
-    run one after the other, so that a row is written from its first line to its last."""
+    """Pieces of one level over the same inner axes run in one loop nest. But windows on one buffer
+    run one after the other, so that a row is written from its first line to its last, unless they
+    read the same elements: those are then read once."""
     shared: dict[tuple[int, int, tuple[Expr, ...]], list[_Piece]] = {}
     windows: dict[Buffer, int] = {}
     for piece in pieces:
         window = windows.get(piece.store.buffer, 0)
+        before = shared.get((piece.level, window - 1, piece.inner), [])
+        if any(_reads_same(piece, other) for other in before):
+            window -= 1
         windows[piece.store.buffer] = window + 1
         shared.setdefault((piece.level, window, piece.inner), []).append(piece)
     ordered = sorted(shared.items(), key=lambda item: item[0][:2])
@@ -105,6 +109,13 @@ def _phases(pieces: list[_Piece]) -> list[Phase]:
         Phase(inner, any(p.reduces for p in group), _forwarded([p.store for p in group]))
         for (_, _, inner), group in ordered
     ]
+
+
+def _reads_same(piece: _Piece, other: _Piece) -> bool:
+    """Whether two pieces read some element of each turn alike."""
+    inner = frozenset(piece.inner)
+    own = {node for node in loads(piece.store.value) if node.axes & inner}
+    return any(node in own for node in loads(other.store.value))
 
 
 def _forwarded(stores: list[Store]) -> tuple[Store, ...]:

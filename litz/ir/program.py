@@ -301,6 +301,8 @@ class Plan:
     unplanned_bytes: int = 0
     # What a kernel writes into the memory of a result of ATen's that nobody needs any more.
     heirs: dict[str, str] = field(default_factory=dict)
+    # Intermediates outside the arena: a call allocates each when it is written.
+    lent: frozenset[str] = frozenset()
     # Kernels, by number, that run as one launch: none touches what another of them writes. Without
     # any, each is a launch of its own.
     batches: tuple[tuple[int, ...], ...] = ()
@@ -313,6 +315,15 @@ class Plan:
             for buffer in (*read(step), *written(step)):
                 last[buffer.name] = position
         return last
+
+    @property
+    def fresh(self) -> frozenset[str]:
+        """Buffers that kernels write into memory which a call allocates, aligned, for them."""
+        given = {b.name for b in (*self.graph.inputs, *self.graph.constants)
+                 if isinstance(b, Buffer)}  # fmt: skip
+        made = {b.name for k in self.graph.kernels for b in written(k)}
+        held = {b.name for b in self.graph.held}
+        return frozenset(made - given - held - set(self.heirs))
 
     @property
     def sources(self) -> list[Buffer]:

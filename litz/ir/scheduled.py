@@ -93,6 +93,7 @@ class Choice:
     rows: int = 0  # that pass by together in a column reduction with its sums in memory
     product: Blocking | None = None  # the kernel is a matrix product and what follows it
     attention: Streaming | None = None
+    past: tuple[str, ...] = ()  # results that are written past the caches
     asserts: bool = False  # hold every access against the bounds of its buffer
 
     def step(self, variable: Expr) -> int:

@@ -147,6 +147,10 @@ def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
     return low.buffer(like, name)
 
 
+# What a program spells to change a type.
+CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
+
+
 def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: known[n])
     if node.target is operator.getitem:
@@ -156,6 +160,10 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     like = node.meta.get("val")
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
+    low.by_program = str(node.meta.get("original_aten") or node.target) in (
+        str(node.target),
+        *CASTS,
+    )
     _check_supported(low, like)
     lowering = RULES.get(node.target)
     is_view = lowering is not None and lowering.__module__ == view.__name__

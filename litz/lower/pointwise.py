@@ -16,7 +16,7 @@ import torch
 from litz.ir.dtypes import BOOL, F32, DType
 from litz.ir.expr import Expr, apply, cast, const
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, Value, View, dtype_of, element
+from litz.lower.values import Lowering, Value, View, dtype_of, element, to_storage
 
 Scalar = Callable[..., Expr]
 
@@ -400,15 +400,18 @@ def _lower_functional_copy(
 
 @rule("convert_element_type", namespace="prims")
 def _lower_cast(low: Lowering, like: torch.Tensor, x: View, _: torch.dtype) -> Value:
-    """A cast that the program asks for keeps its rounding even inside a kernel."""
+    """A cast that the program asks for keeps its rounding even inside a kernel. One that ends an
+    op computed in f32, as the halves of gelu are, rounds where the result is stored."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x" or x.dtype.kind == "x" or str(like.device) != x.buffer.device:
         raise NotGenerated("a type or a device that is not generated")
+    asked = low.by_program
 
     def value(p: tuple[Expr, ...]) -> Expr:
         wide = element(x, p, x.dtype)
-        same = x.dtype is dtype
-        return wide if same or (wide.dtype is F32 and dtype is F32) else cast(wide, dtype)
+        if x.dtype is dtype or (wide.dtype is F32 and dtype is F32):
+            return wide
+        return cast(wide, dtype) if asked else to_storage(wide, dtype)
 
     return low.pointwise(like, value)
 

@@ -71,14 +71,15 @@ class Arena:
         self.free = merged
 
 
-def assign_slots(graph: KernelGraph, config: Config) -> Plan:
-    """Walk the steps; give back what dies, place what is born."""
-    placed = intermediates(graph)
+def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = frozenset()) -> Plan:
+    """Walk the steps; give back what dies, place what is born. What is `lent` memory by the call
+    has no slot."""
+    placed = intermediates(graph) - lent
     last: dict[Buffer, int] = {}
     for k, step in enumerate(graph.body):
         for b in (*read(step), *written(step)):
             last[b] = k
-    arena, brought, heirs = Arena(), _brought(graph), dict[str, str]()
+    arena, brought, heirs = Arena(), _brought(graph) | lent, dict[str, str]()
     slots = {b.name: Slot(0, 0) for b in never_written(graph)}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
@@ -103,7 +104,7 @@ def assign_slots(graph: KernelGraph, config: Config) -> Plan:
                 if b not in taken and b.name in slots:
                     arena.give(slots[b.name])
     total = sum(-(-byte_size(b) // ALIGNMENT) * ALIGNMENT for b in placed)
-    return Plan(graph, slots, arena.size, total, heirs)
+    return Plan(graph, slots, arena.size, total, heirs, frozenset(b.name for b in lent))
 
 
 def _brought(graph: KernelGraph) -> set[Buffer]:

@@ -19,17 +19,17 @@ kernels between two of them. For x + 1:
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import takewhile
 from typing import Any
 
 import torch
 
 from litz.config import Config
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg, read, written
+from litz.ir.program import Buffer, Extern, Kernel, Origin, Plan, ViewArg, read, written
 from litz.ir.source import DeviceSource, Source
+from litz.runtime.asserts import assert_finite, misaligned, where
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, window, with_layout
@@ -96,13 +96,17 @@ class Entry:
         inputs = [b for b in self.graph.inputs if isinstance(b, Buffer)]
         names = [self.local[b.name] for b in inputs]
         lines = [f"{', '.join(names)}{',' if len(names) == 1 else ''} = args"] if names else []
-        still = [] if self.frozen is None else self.frozen.inputs
-        if still:
-            lines.append(f"still(({''.join(f'{self.local[name]}, ' for name in still)}))")
+        if self._still:
+            lines.append(f"still(({''.join(f'{self.local[name]}, ' for name in self._still)}))")
         if self.config.size_asserts:
-            pairs = [p for p in zip(inputs, names, strict=True) if p[0].name not in still]
+            pairs = [p for p in zip(inputs, names, strict=True) if p[0].name not in self._still]
             lines += [self._check(b, name) for b, name in pairs]
         return [*lines, "args.clear()"]
+
+    @property
+    def _still(self) -> list[str]:
+        """Inputs that are looked at no further than whether they are what they were."""
+        return [] if self.frozen is None else self.frozen.inputs
 
     def _check(self, buffer: Buffer, name: str) -> str:
         """A line that sees another layout; `mismatch` then looks whether it matters."""
@@ -122,14 +126,17 @@ class Entry:
         known = {*self.graph.inputs, *self.graph.constants, *(b for s in calls for b in s.outputs)}
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         for buffer in (b for b in dict.fromkeys(shown) if b not in known):
-            sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
-            size = buffer.dtype.bytes * _elements(sizes)
-            huge = self.config.cpp.huge_pages and size >= LARGE
-            make = "empty_large" if huge else "empty"
-            dtype = self._name("dtype", torch_dtype(buffer.dtype))
-            self.local[buffer.name] = name = f"y{len(self.local)}"
-            self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
-            self._point(buffer.name)
+            self._allocate(buffer, "y")
+
+    def _allocate(self, buffer: Buffer, prefix: str) -> None:
+        """Fresh memory for a buffer, with large pages below it if it is large."""
+        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        size = buffer.dtype.bytes * _elements(sizes)
+        make = "empty_large" if self.config.cpp.huge_pages and size >= LARGE else "empty"
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        self.local[buffer.name] = name = f"{prefix}{len(self.local)}"
+        self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
+        self._point(buffer.name)
 
     def _output(self, value: Any) -> str:
         if not isinstance(value, ViewArg):
@@ -145,11 +152,29 @@ class Entry:
         if buffer in self.in_table and buffer in self.source.layout:
             entry = self.source.layout[buffer]
             self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
+            if self.config.alignment_asserts:
+                self.names["misaligned"] = misaligned
+                size = self._alignment(buffer)
+                given = f"{buffer!r}, table[{entry}], {size}"
+                self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
+
+    def _alignment(self, buffer: str) -> int:
+        """What kernels take for granted of its address."""
+        return next(b.dtype.bytes for b in self.plan.outside if b.name == buffer)
+
+    def _assert_finite(self, buffers: Iterable[Buffer], origins: Iterable[Origin] = ()) -> None:
+        if self.config.nan_asserts:
+            self.names["assert_finite"] = assert_finite
+            for buffer in (b for b in buffers if b.dtype.is_float):
+                given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}"
+                self.lines.append(f"assert_finite({given})")
 
     # -- steps -------------------------------------------------------------------------------
 
     def _body(self) -> None:
         freed = freed_after(self.plan)
+        given = (b for b in self.graph.inputs if isinstance(b, Buffer))
+        self._assert_finite(b for b in given if b.name not in self._still)
         segments = iter(range(len(self.segments)))
         in_segment = False
         for position, step in enumerate(self.graph.body):
@@ -157,24 +182,37 @@ class Entry:
                 continue
             if isinstance(step, Extern):
                 self._extern(step)
+                self._assert_finite((b for b in step.outputs if b is not None), step.origins)
                 in_segment = False
             elif not in_segment:
                 self._inherit(position)
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
+                for kernel in self._kernels_from(position):
+                    self._assert_finite(written(kernel), kernel.origins)
                 in_segment = True
             for name in freed.get(position, ()):
                 if name in self.local:
                     self.lines.append(f"del {self.local[name]}")
 
+    def _kernels_from(self, position: int) -> Iterator[Kernel]:
+        """The kernels of the segment that begins there."""
+        for step in self.graph.body[position:]:
+            if not isinstance(step, Kernel):
+                return
+            yield step
+
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
 
     def _inherit(self, position: int) -> None:
-        """What the kernels of a segment write into memory of ATen's that is theirs by now."""
-        for step in takewhile(lambda s: isinstance(s, Kernel), self.graph.body[position:]):
+        """Memory for what the kernels of a segment write outside the arena: ATen's that is theirs
+        by now, or lent to them."""
+        for step in self._kernels_from(position):
             for buffer in written(step):
+                if buffer.name in self.plan.lent and buffer.name not in self.local:
+                    self._allocate(buffer, "t")
                 before = self.plan.heirs.get(buffer.name)
                 if before is not None and buffer.name not in self.local:
                     self.local[buffer.name] = name = f"t{len(self.local)}"
@@ -188,6 +226,8 @@ class Entry:
         if step.into:
             (made,) = step.outputs
             assert made is not None
+            if made.name in self.plan.lent and made.name not in self.local:
+                self._allocate(made, "t")
             self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])})")
             return
         call = f"{op}({', '.join(args)})"

@@ -68,10 +68,10 @@ def returns_alias(step: Extern) -> bool:
 
 
 def freed_after(plan: Plan) -> dict[int, list[str]]:
-    """For each step, ATen's own results, and their heirs, that nothing uses any more."""
+    """For each step, what nothing uses any more: ATen's own results, their heirs, what was lent."""
     body = plan.graph.body
     calls = [s for s in body[plan.graph.prepared :] if isinstance(s, Extern) and not s.into]
-    own = {b.name for s in calls for b in s.writes} | set(plan.heirs)
+    own = {b.name for s in calls for b in s.writes} | set(plan.heirs) | plan.lent
     shown = {o.value.buffer.name for o in plan.graph.outputs if isinstance(o.value, ViewArg)}
     found: dict[int, list[str]] = {}
     for name, position in plan.last_use.items():

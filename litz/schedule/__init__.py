@@ -19,6 +19,7 @@ from litz.schedule.attention import schedule_attention
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
+from litz.schedule.past import written_past
 from litz.schedule.product import schedule_product
 from litz.schedule.tile import spread_scatter, tile_axes
 from litz.schedule.vectorize import vectorize
@@ -28,12 +29,14 @@ from litz.trace import stage
 
 @stage("schedule", "loop order, vector lanes, threads")
 def schedule(
-    kernel: Kernel, target: Target, config: Config, choices: Choices = NO_CHOICES
-) -> ScheduledKernel[Any]:
-    """In the target's way: lanes and threads for a CPU, tiles for a GPU."""
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str] = frozenset(),
+    choices: Choices = NO_CHOICES,
+) -> ScheduledKernel[Any]:  # fmt: skip
+    """In the target's way: lanes and threads for a CPU, tiles for a GPU. `fresh` names the buffers
+    that lie in memory of ours."""
     if target.kind == "cuda":
         return _tiled(kernel, target, config)
-    return _vectorized(kernel, target, config, choices)
+    return _vectorized(kernel, target, config, fresh, choices)
 
 
 def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
@@ -51,7 +54,7 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
 
 
 def _vectorized(
-    kernel: Kernel, target: Target, config: Config, choices: Choices
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str], choices: Choices
 ) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
@@ -71,7 +74,8 @@ def _vectorized(
     ordered, choice = vectorize(named, target, config)
     chosen = choices.of_kernel(kernel.name)
     choice = choice if chosen is None else chosen.applied(choice)
-    choice = replace(choice, asserts=config.debug_index_asserts)
+    past = written_past(ordered, choice, arguments, fresh, target)
+    choice = replace(choice, past=past, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
 
 

@@ -125,3 +125,13 @@ def test_emulated_precision_keeps_roundings_that_fusion_would_drop() -> None:
     (plain,) = _kernels(function, x)
     (emulated,) = _kernels(function, x, emulate_precision_casts=True)
     assert _count(plain, "narrow") < _count(emulated, "narrow")
+
+
+def test_a_rounding_that_ends_an_op_is_dropped_and_one_that_the_program_asks_for_is_kept() -> None:
+    """gelu of bfloat16 is computed in float32; its result is rounded where it is stored."""
+    x = torch.randn(64, 64).bfloat16()
+    (own,) = _kernels(lambda x: torch.nn.functional.gelu(x) * 0.5 + x, x)
+    assert [s.value.op for s in own.stores] == ["narrow"]
+    assert _count(own, "narrow") == 1 and _count(own, "cast") == 1  # of what is loaded
+    (asked,) = _kernels(lambda x: (x.float() * 1.1).bfloat16() * 0.5, x)
+    assert _count(asked, "cast") == 3

@@ -186,7 +186,7 @@ def test_discarded_parameters_have_no_memory() -> None:
     model, x = Tied(), torch.randn(20, 256)
     expected = model(x)
     storage = StorageWeakRef(model.first.weight.untyped_storage())
-    run, notes = _compiled(model, freezing_discard_parameters=True)
+    run, notes = _compiled(model, freezing_discard_parameters=True, nan_asserts=True)
     for _ in range(3):
         torch.testing.assert_close(run(x), expected, rtol=1e-4, atol=1e-4)
     assert len(notes.graphs) == 1  # nothing was compiled again

@@ -79,6 +79,7 @@ class Builder:
         self.type = Type(ELEMENT[dtype], lanes)
         self.lines: list[str] = []
         self.declares: set[str] = set()
+        self.functions: set[tuple[str, str, int]] = set()  # inline ones of the module, as called
         self.block = "entry"
         self._count = 0
 
@@ -277,8 +278,12 @@ class Builder:
     def branch(self, target: str) -> None:
         self.lines.append(f"  br label %{target}")
 
-    def branch_if(self, condition: Value, then: str, otherwise: str) -> None:
-        self.lines.append(f"  br {condition}, label %{then}, label %{otherwise}")
+    def branch_if(
+        self, condition: Value, then: str, otherwise: str, *, rarely: bool = False
+    ) -> None:
+        """`rarely` lays out the code of `then` behind the rest."""
+        weights = ', !prof !{!"branch_weights", i32 1, i32 2000}' if rarely else ""
+        self.lines.append(f"  br {condition}, label %{then}, label %{otherwise}{weights}")
 
     def any_lane(self, condition: Value) -> Value:
         """One i1: whether `condition` holds in some lane."""
@@ -286,10 +291,6 @@ class Builder:
             return condition
         symbol = f"llvm.vector.reduce.or.{condition.type.mangled}"
         return self.extern(symbol, Type("i1", 1), condition)
-
-    def unlikely(self, condition: Value) -> Value:
-        """Tell LLVM that a scalar condition is rarely true."""
-        return self.intrinsic("expect", condition, self.constant(0, condition.type))
 
     def phi(self, incoming: Iterable[tuple[Value, str]]) -> Value:
         pairs = list(incoming)

@@ -44,6 +44,7 @@ class KernelEmitter:
         self.scopes = Scopes(self.b)
         self.values = Values(self.b, self.scopes, self.choice.lanes)
         self.values.memory.asserts = self.choice.asserts
+        self.values.memory.past = self.choice.past
         self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
         self.tiles: list[Tile] = []
         # Of the axis that tiles run across: the first step, how many, and which are inside.
@@ -56,6 +57,7 @@ class KernelEmitter:
         task = self.scopes.open_loop(begin, end, 1)
         self._task(task)
         self.scopes.close()
+        self.values.memory.fence()
         self._report_errors()
         body = "\n".join(self.b.lines)
         return f"define void @{self.name}(ptr %args, i64 %begin, i64 %end) #0 {{\n{body}\n}}\n"

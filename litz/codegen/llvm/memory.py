@@ -34,6 +34,7 @@ class Memory:
         self.pointers: dict[Buffer, Value] = {}
         self.local: dict[Buffer, int] = {}
         self.written: set[Buffer] = set()
+        self.past: tuple[str, ...] = ()  # buffers that whole vectors are written to past caches
         self.safe: Value | None = None  # a zero that guarded scalars read instead
         self.asserts = False  # whether every access is held against its buffer's bounds
 
@@ -256,7 +257,11 @@ class Memory:
             assert self.v.base is not None
             place = self.v.b.add(self.v.value(found[1]), self.v.base)
             place = self._inside(buffer, place, self.v.mask, self.v.lanes)
-            self._masked_write("store", self._address(buffer, place), stored, dtype)
+            address = self._address(buffer, place)
+            if self.v.mask is None and buffer.name in self.past:
+                self._write_past(address, stored)
+            else:
+                self._masked_write("store", address, stored, dtype)
             return
         places = self._inside(buffer, self.v.lanewise(index), self.v.mask)
         self._masked_write("scatter", self._address(buffer, places), stored, dtype)
@@ -271,6 +276,18 @@ class Memory:
 
     def _write(self, address: Value, value: Value) -> None:
         self.v.b.lines.append(f"  store {value}, {address}, align {self._bytes(value)}")
+
+    def _write_past(self, address: Value, value: Value) -> None:
+        """A whole vector, at a multiple of its size, that leaves the caches alone."""
+        size = self._bytes(value) * value.type.lanes
+        text = f"store {value}, {address}, align {size}, !nontemporal !{{i32 1}}"
+        self.v.b.lines.append(f"  {text}")
+
+    def fence(self) -> None:
+        """Stores past the caches are seen by others in any order, unless they are waited for."""
+        if self.past:
+            self.v.b.declares.add("declare void @llvm.x86.sse.sfence()")
+            self.v.b.lines.append("  call void @llvm.x86.sse.sfence()")
 
     def _bytes(self, value: Value) -> int:
         return max(value.type.bits // 8, 1)

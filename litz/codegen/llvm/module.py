@@ -33,9 +33,9 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
             emitter = emitter_of(scheduled)(scheduled, functions[key])
             texts.append(emitter.emit())
             declares |= emitter.b.declares
-            wanted |= emitter.values.wanted
+            wanted |= emitter.b.functions
         names.append(functions[key])
-    library, needed = math.definitions(sorted(wanted))
+    library, needed = math.definitions(sorted(wanted), target.features)
     bits = target.vector_bytes * 8
     attributes = (
         f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '

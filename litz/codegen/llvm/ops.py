@@ -13,6 +13,7 @@ from functools import partial
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.literals import ELEMENT, is_number
+from litz.codegen.llvm.math.halves import TO_BF16
 from litz.codegen.llvm.random import random_bits
 from litz.ir.dtypes import BF16, BOOL, F32, DType
 
@@ -230,13 +231,10 @@ def _widened(b: Builder, x: Value, source: DType) -> Value:
 
 
 def _narrowed(b: Builder, x: Value, to: DType) -> Value:
-    """bf16 by hand: the CPU's own instruction flushes denormals. A fence before f16: LLVM 22 would
-    make a copysign of halves out of one before the rounding, and round the sign, if that was an f64
-    once, by a call that nobody defines."""
+    """bf16 by a function of the module, whose body depends on the processor. A fence before f16:
+    LLVM 22 would make a copysign of halves out of one before the rounding, and round the sign, if
+    that was an f64 once, by a call that nobody defines."""
     if to is not BF16:
         return b.convert("fptrunc", b.intrinsic("arithmetic.fence", x), "half")
-    bits = b.bits(x)
-    odd = b.bit_and(b.lshr(bits, 16), 1)
-    rounded = b.lshr(b.add(bits, b.add(odd, 0x7FFF)), 16)
-    quiet = b.bit_or(b.lshr(bits, 16), 0x40)
-    return b.convert("trunc", b.select(b.compare("uno", x, x), quiet, rounded), "i16")
+    b.functions.add((TO_BF16, F32.name, x.type.lanes))
+    return b.call(math.symbol(TO_BF16, F32.name, x.type.lanes), x.type.of("i16"), x)

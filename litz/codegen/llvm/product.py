@@ -238,7 +238,7 @@ class ProductEmitter(_Block):
             parts.append(_Offsets(self.scheduled, f"{self.name}.offsets"))
         texts = [part.emit() for part in parts]
         self.b.declares |= {d for part in parts for d in part.b.declares}
-        self.values.wanted |= {w for part in parts for w in part.values.wanted}
+        self.b.functions |= {f for part in parts for f in part.b.functions}
         return "".join([*texts, super().emit()])
 
     def _function(self, rows: int) -> str:

@@ -37,7 +37,6 @@ class Values:
         self.axis_level: dict[Expr, int] = {}
         self.row_level = 0
         self.memory = Memory(self)
-        self.wanted: set[tuple[str, str, int]] = set()  # inline math functions used
         self.scans: dict[Expr, Callable[[Value], Value]] = {}  # each takes in one more element
         self.errors: Value | None = None
         self._facts: dict[Expr, tuple[bool, bool]] = {}
@@ -189,7 +188,7 @@ class Values:
     def call(self, name: str, dtype: DType, args: list[Value]) -> Value:
         """An op that is an inline function of the module."""
         lanes = args[0].type.lanes
-        self.wanted.add((name, dtype.name, lanes))
+        self.b.functions.add((name, dtype.name, lanes))
         return self.b.call(math.symbol(name, dtype.name, lanes), args[0].type, *args)
 
     def _remainder(self, dtype: DType, x: Value, y: Value) -> Value:

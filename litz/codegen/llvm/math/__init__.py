@@ -15,7 +15,7 @@ serve f32 through it, `INTEGER` the functions of integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,6 +24,7 @@ from litz.codegen.llvm.math import (
     bessel,
     exponential,
     gamma,
+    halves,
     hyperbolic,
     integer,
     inverse_error,
@@ -145,11 +146,18 @@ def symbol(name: str, dtype: str, lanes: int) -> str:
     return f"litz.{name}.{dtype}.v{lanes}"
 
 
-def _define(name: str, dtype: str, lanes: int) -> tuple[str, set[str]]:
+def _define(
+    name: str, dtype: str, lanes: int, features: Collection[str] = ()
+) -> tuple[str, set[str]]:
     b = Builder(lanes, dtype)
-    operands = [b.parameter(p) for p in "xy"[: OPS[name].arity]]
-    b.ret(BODIES[name, dtype](b, *operands))
-    head = f"define internal {b.type} @{symbol(name, dtype, lanes)}"
+    if name == halves.TO_BF16:
+        operands = [b.parameter("x")]
+        result = halves.to_bf16(b, operands[0], features)
+    else:
+        operands = [b.parameter(p) for p in "xy"[: OPS[name].arity]]
+        result = BODIES[name, dtype](b, *operands)
+    b.ret(result)
+    head = f"define internal {result.type} @{symbol(name, dtype, lanes)}"
     parameters = ", ".join(map(str, operands))
     lines = [f"{head}({parameters}) alwaysinline nounwind {{", "entry:", *b.lines, "}"]
     return "\n".join(lines), b.declares
@@ -160,12 +168,15 @@ def definition(name: str, dtype: str, lanes: int) -> str:
     return _define(name, dtype, lanes)[0]
 
 
-def definitions(wanted: Iterable[tuple[str, str, int]]) -> tuple[str, set[str]]:
-    """The functions wanted, as (name, dtype, lanes), each once; and the `declare`s they need."""
+def definitions(
+    wanted: Iterable[tuple[str, str, int]], features: Collection[str] = ()
+) -> tuple[str, set[str]]:
+    """The functions wanted, as (name, dtype, lanes), each once, for a processor with these
+    features; and the `declare`s they need."""
     texts: list[str] = []
     declares: set[str] = set()
     for key in dict.fromkeys(wanted):
-        text, needed = _define(*key)
+        text, needed = _define(*key, features)
         texts.append(text)
         declares |= needed
     return "\n\n".join(texts), declares

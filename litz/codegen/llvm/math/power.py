@@ -62,7 +62,7 @@ def fmod(b: Builder, x: Value, y: Value) -> Value:
     quotient = b.trunc(b.div(rest, divisor))
     b.assign(following, b.fma(b.neg(quotient), divisor, rest))
     again = b.any_lane(b.compare("oge", b.abs(following), divisor))
-    b.branch_if(b.unlikely(again), loop, done)
+    b.branch_if(again, loop, done, rarely=True)
 
     b.label(done)
     mended = b.add(following, divisor)

@@ -58,7 +58,7 @@ def _reduce(b: Builder, a: Value, dtype: str) -> tuple[Value, Value]:
     near = _subtract_quadrants(b, a if dtype == "f32" else widen(b, a), dtype)
     huge = b.compare("ogt", a, _MODERATE["f32"])
     entry, rare, done = b.block, b.fresh("huge"), b.fresh("reduced")
-    b.branch_if(b.unlikely(b.any_lane(huge)), rare, done)
+    b.branch_if(b.any_lane(huge), rare, done, rarely=True)
     b.label(rare)
     far = _subtract_huge_quadrants(b, a)
     if dtype == "f32":
@@ -103,7 +103,7 @@ def _redo_huge(b: Builder, x: Value, a: Value, result: Value, name: str) -> Valu
     """In f64 libm does the huge arguments; infinity is no number either way."""
     huge = b.compare("ogt", a, _MODERATE["f64"])
     entry, rare, done = b.block, b.fresh("huge"), b.fresh("done")
-    b.branch_if(b.unlikely(b.any_lane(huge)), rare, done)
+    b.branch_if(b.any_lane(huge), rare, done, rarely=True)
     b.label(rare)
     mixed = b.select(huge, b.each_lane(name, x), result)
     b.branch(done)

@@ -1,0 +1,48 @@
+"""Rounding to bfloat16: the processor's instruction where it is right, integers where it is not.
+
+In: floats. Out: the bits of the nearest bfloat16, ties to even; NaN stays NaN. The instruction of
+AVX-512 takes denormals for zeros, and eager does not. So its result is taken unless some lane holds
+a denormal, which hardly ever happens: three instructions for a vector instead of nine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from litz.codegen.llvm.builder import Builder, Type, Value
+
+TO_BF16 = "to_bf16"
+FEATURE = "+avx512bf16"
+DENORMAL = 0x20  # of vfpclassps
+WIDTHS = (4, 8, 16)
+
+
+def to_bf16(b: Builder, x: Value, features: Collection[str]) -> Value:
+    """The body of the function."""
+    if FEATURE not in features or x.type.lanes not in WIDTHS:
+        return _by_integers(b, x)
+    b.branch_if(b.any_lane(_denormal(b, x)), "slow", "fast", rarely=True)
+    b.label("fast")
+    narrow = b.convert("fptrunc", x, "bfloat")
+    quick = b.convert("bitcast", narrow, "i16")
+    b.branch("done")
+    b.label("slow")
+    exact = _by_integers(b, x)
+    b.branch("done")
+    b.label("done")
+    return b.phi([(quick, "fast"), (exact, "slow")])
+
+
+def _denormal(b: Builder, x: Value) -> Value:
+    symbol = f"llvm.x86.avx512.fpclass.ps.{x.type.lanes * 32}"
+    b.declares.add(f"declare {x.type.of('i1')} @{symbol}({x.type}, i32 immarg)")
+    return b.call(symbol, x.type.of("i1"), x, Value(str(DENORMAL), Type("i32", 1)))
+
+
+def _by_integers(b: Builder, x: Value) -> Value:
+    """Half of the last place is added, less one if the last place is even."""
+    bits = b.bits(x)
+    odd = b.bit_and(b.lshr(bits, 16), 1)
+    rounded = b.lshr(b.add(bits, b.add(odd, 0x7FFF)), 16)
+    quiet = b.bit_or(b.lshr(bits, 16), 0x40)
+    return b.convert("trunc", b.select(b.compare("uno", x, x), quiet, rounded), "i16")
