@@ -27,7 +27,7 @@ from litz.config import Config
 from litz.fuse import fuse
 from litz.ir.choices import NO_CHOICES
 from litz.ir.graph import Graph
-from litz.ir.program import Decision, Extern
+from litz.ir.program import Decision, Extern, KernelGraph
 from litz.lower import lower
 from litz.schedule import schedule
 from litz.target import Target
@@ -162,9 +162,14 @@ class Tuner:
         self.timed += 1
         return self.runner.tried(rule, other, TRIAL)
 
+    def fused(self, variant: Variant) -> Variant:
+        """The same as kernels: fused once, for all that follows."""
+        return replace(variant, program=kernels_of(variant, self.target, self.config))
+
     def signature(self, variant: Variant) -> object:
-        """What a variant's code depends on: equal ones need not be timed."""
-        graph = kernels_of(variant, self.target, self.config)
+        """What the code of kernels depends on: equal ones need not be timed."""
+        graph = variant.program
+        assert isinstance(graph, KernelGraph)
         given = (self.target, self.config, frozenset[str](), variant.choices)
         kernels = [schedule(k, *given) for k in graph.kernels]
         calls = tuple((s.target, str(s.args)) for s in graph.body if isinstance(s, Extern))
@@ -182,7 +187,7 @@ class _Search:
 
     def __init__(self, tuner: Tuner, question: Question) -> None:
         self.tuner, self.question = tuner, question
-        self.rule = question.variant(question.default)
+        self.rule = tuner.fused(question.variant(question.default))
         self.trials: list[Trial] = []
         self.seen = {tuner.signature(self.rule)}
         self.complete = True
@@ -223,7 +228,7 @@ class _Search:
             self.complete = False
             return
         try:
-            other = self.question.variant(choice)
+            other = self.tuner.fused(self.question.variant(choice))
             signature = self.tuner.signature(other)
         except Exception as error:  # a choice that cannot be compiled is none
             self.trials.append(Trial(choice, note=f"failed: {type(error).__name__}"))
