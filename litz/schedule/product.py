@@ -8,6 +8,8 @@ Example: 256 x 768 times 768 x 3072 on 16 lanes: blocks of 6 x 64, 48 panels, ch
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from litz.ir.choices import BY_RULE, ProductChoice
 from litz.ir.dtypes import I32
 from litz.ir.expr import Expr, extent_of
@@ -17,8 +19,10 @@ from litz.ir.program import Kernel, loads
 from litz.ir.scheduled import Blocking, Choice
 from litz.target import Target
 
-# Tasks that a product is cut into, if it has the rows: enough for threads to share evenly.
-ENOUGH_TASKS = 16
+# Chunks that are looked at beyond those that the cache asks for.
+MOST_CHUNKS = 8
+# Rows that could be done while a panel comes from the outer caches.
+PANEL_ROWS = 2
 # Floating-point operations worth waking a thread for.
 WORTH_A_THREAD = 2_000_000
 
@@ -42,9 +46,10 @@ def schedule_product(
     if group is None:
         return None
     depth = product.depth.extent.number
-    tasks = batches * -(-columns // width)
+    panels = -(-columns // width)
     block = chosen.block or target.block_rows
-    chunk = _chunk(rows, depth * _left_bytes(product), tasks, target, block)
+    fitting = target.l2_bytes // 2 // (depth * _left_bytes(product))
+    chunk = _chunk(batches, rows, panels, fitting, block, target.threads)
     if chosen.chunk is not None:
         chunk = -(-chosen.chunk // block) * block  # a chunk ends with a whole block
     block = min(block, rows)
@@ -58,13 +63,30 @@ def _left_bytes(product: Product) -> int:
     return sum(node.dtype.bytes for node in loads(product.left) if product.depth in node.axes)
 
 
-def _chunk(rows: int, row_bytes: int, tasks: int, target: Target, block: int) -> int:
-    """Rows that stay in half of the cache, fewer if that leaves too few tasks; whole blocks, about
-    as many in each chunk."""
-    fitting = max(target.l2_bytes // 2 // row_bytes, 1)
-    shared = -(-rows // -(-ENOUGH_TASKS // tasks))
-    chunks = -(-rows // max(min(fitting, shared, rows), block))
-    return -(-rows // (chunks * block)) * block
+def _chunk(
+    batches: int, rows: int, panels: int, fitting: int, block: int, threads: int
+) -> int:  # fmt: skip
+    """Rows of a task: whole blocks, no more than fit the cache, so many that threads, which take
+    tasks in a row, get about the same; else as many as possible."""
+    least = -(-rows // max(fitting, block))
+    counts = range(least, min(least + MOST_CHUNKS, -(-rows // block)) + 1)
+    sizes = dict.fromkeys(-(-rows // (count * block)) * block for count in counts)
+    return min(sizes, key=lambda chunk: (_longest(batches, rows, panels, chunk, threads), -chunk))
+
+
+def _longest(batches: int, rows: int, panels: int, chunk: int, threads: int) -> int:
+    """The most rows times panels that one thread gets, with what a panel costs once a task."""
+    each = -(-rows // chunk) * panels  # tasks of a matrix of the batch
+
+    def before(task: int) -> int:
+        whole, rest = divmod(task, each)
+        number, panel = divmod(rest, panels)
+        begun = min(number * chunk, rows)
+        size = min(chunk, rows - begun)
+        return (whole * rows + begun) * panels + panel * size + task * PANEL_ROWS
+
+    cuts = [before(batches * each * k // threads) for k in range(threads + 1)]
+    return max(high - low for low, high in pairwise(cuts))
 
 
 def _group(product: Product, width: int, target: Target) -> int | None:
