@@ -20,13 +20,14 @@ from litz import requirements as requirements  # checked before what needs it is
 from litz.capture import (
     devices_of,
     is_symbolic,
+    parameters_of,
     simplify_masks,
     sizes_of,
     specialize,
     through_autograd,
     without_guards,
 )
-from litz.compiler import compile_graph
+from litz.compiler import Parameters, compile_graph
 from litz.config import Config
 from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions, SizeUnknown
 from litz.lower import GUARDS
@@ -48,11 +49,13 @@ def litz(
         raise ModeWithOptions()
     config = settings.snapshot(options, mode=mode)
     notes = Explanation() if explanation is None else explanation
+    names = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
 
     def compile_one(gm: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Callable[..., Any]:
         if is_symbolic(gm):
             return _for_all_sizes(gm, kind, config, notes)
-        return _compiled_or_eager(gm, kind, config, notes)
+        given = parameters_of(gm, inputs, names) if config.freezing else None
+        return _compiled_or_eager(gm, kind, config, notes, given)
 
     def split(joint: torch.fx.GraphModule, args: Sequence[Any], **given: Any) -> Any:
         trace = Trace(config.debug, verify=config.verify)
@@ -75,12 +78,13 @@ def litz(
 
 
 def _compiled_or_eager(
-    module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation
-) -> Callable[..., Any]:
+    module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation,
+    parameters: Parameters = None,
+) -> Callable[..., Any]:  # fmt: skip
     try:
         # torch traces under a mode in which tensors hold no data; passes compute with constants.
         with unset_fake_temporarily():
-            compiled, report = compile_graph(module, kind, config)
+            compiled, report = compile_graph(module, kind, config, parameters)
     except Exception as error:
         _refuse(error, kind, config, notes)
         return _eager(module)

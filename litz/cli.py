@@ -34,7 +34,7 @@ _NEEDED = ("torch", "llvmlite", "numpy")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _FINDS = Path("litz_fuzz")
 _OFTEN = 250  # programs between two lines about progress that go to a file
-_PIPE_WIDTH = 140  # columns of a table that goes to a file or a pipe
+_PIPE_WIDTH = 180  # columns of a table that goes to a file or a pipe
 
 
 @app.command()

@@ -6,13 +6,17 @@ tensors lie on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch.fx
 
+from litz.autotune import tune
 from litz.build import build
 from litz.capture import capture, devices_of
 from litz.codegen import emit
 from litz.config import Config
 from litz.fuse import fuse
+from litz.ir.graph import NamedTensor
 from litz.lower import lower
 from litz.passes import optimize
 from litz.plan import plan
@@ -22,30 +26,36 @@ from litz.schedule import schedule
 from litz.target import target_for
 from litz.trace import Trace
 
+# Tensors with the names that the user knows them by, by their positions among the inputs.
+Parameters = Mapping[int, NamedTensor] | None
+
 
 def compile_graph(
-    module: torch.fx.GraphModule, kind: str, config: Config
+    module: torch.fx.GraphModule, kind: str, config: Config, parameters: Parameters = None
 ) -> tuple[CompiledGraph | DeviceGraph, Report]:
-    """Compile one graph, with a trace of its own."""
+    """Compile one graph, with a trace of its own. `parameters` may become constants."""
     trace = Trace(config.debug, verify=config.verify)
     with trace.watched(f"{kind} graph", progress=not config.disable_progress):
-        return _compiled(module, kind, config, trace)
+        return _compiled(module, kind, config, trace, parameters)
 
 
 def _compiled(
-    module: torch.fx.GraphModule, kind: str, config: Config, trace: Trace
+    module: torch.fx.GraphModule, kind: str, config: Config, trace: Trace, parameters: Parameters
 ) -> tuple[CompiledGraph | DeviceGraph, Report]:
-    """Capture, optimise, lower, fuse, plan, schedule, emit, build, link."""
+    """Capture, optimise, tune, lower, fuse, plan, schedule, emit, build, link."""
     target = target_for(devices_of(module), config)
-    captured = trace(capture, module, kind)
+    captured = trace(capture, module, kind, parameters)
     graph = trace(optimize, captured, target, config, trace)
-    program = trace(lower, graph, target, config)
-    kernels = trace(fuse, program, target, config)
+    tuning = trace(tune, graph, target, config, trace)
+    program = trace(lower, graph, target, config, tuning.choices)
+    kernels = trace(fuse, program, target, config, tuning.choices)
     planned = trace(plan, kernels, config)
-    scheduled = trace.each(schedule, planned.graph.kernels, target, config, planned.fresh)
+    chosen = (planned.fresh, tuning.choices)
+    scheduled = trace.each(schedule, planned.graph.kernels, target, config, *chosen)
     source = trace(emit, planned, scheduled, target)
     binary = trace(build, source, target, config, trace)
-    compiled = trace(link, planned, source, binary, graph.constants, config, target)
-    report = Report(kind, planned, tuple(scheduled), source, binary, config, trace.timings)
+    compiled = trace(link, planned, source, binary, graph.constants, config, target, graph.frozen)
+    made = (planned, tuple(scheduled), source, binary)
+    report = Report(kind, *made, config, trace.timings, tuning, tuple(graph.decisions))
     trace.report(f"{kind} graph")
     return compiled, report

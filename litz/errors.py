@@ -344,6 +344,39 @@ class InputMismatch(UserError):
         )
 
 
+class FrozenParameterChanged(UserError, RuntimeError):
+    """A parameter was changed after a graph had been compiled with `freezing`.
+
+    The graph computes with the values that its parameters had then, so it would go on with those.
+    Compile again after the change (`torch.compiler.reset()` forgets what was compiled), or leave
+    `freezing` off: results then follow every change.
+    """
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count = name, count
+        others = f" (and {count - 1} more)" if count > 1 else ""
+        super().__init__(
+            f"parameter {name}{others} was changed after it was frozen into a compiled graph. "
+            "Call torch.compiler.reset() to compile with the new values, or leave freezing off."
+        )
+
+
+class DiscardedParameter(UserError, RuntimeError):
+    """A parameter was used whose memory `freezing_discard_parameters` has freed.
+
+    Its values live on in the compiled graph alone, folded and packed. Load them again from where
+    they came, into a new module, or leave `freezing_discard_parameters` off.
+    """
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        super().__init__(
+            f"{function} was called on a parameter that was discarded when its module was compiled "
+            "with freezing_discard_parameters. Only the compiled module can use it; load the model "
+            "anew, or leave that flag off."
+        )
+
+
 class DriverError(UserError, RuntimeError):
     """The CUDA driver refused a call.
 

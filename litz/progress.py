@@ -24,6 +24,12 @@ REFRESH = 1.0
 _ERASE = "\r\x1b[K"
 
 
+def bar(done: int, total: int, width: int = 20) -> str:
+    """How much of something is done, as a bar."""
+    full = width * done // total
+    return f"[{'#' * full}{'.' * (width - full)}]"
+
+
 class Progress:
     """Watches one compile, as a context."""
 

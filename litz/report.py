@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from litz.autotune import Tuning
 from litz.config import Config
 from litz.ir.program import Decision, Extern, Kernel, Plan, read, written
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
@@ -44,6 +45,8 @@ class Report:
     binary: Binary | DeviceBinary
     config: Config
     seconds: dict[str, float]
+    tuning: Tuning = field(default_factory=Tuning)
+    noted: tuple[Decision, ...] = ()  # by the passes
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -55,7 +58,8 @@ class Report:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        return self.plan.graph.decisions + self._graph_decisions()
+        made = self.noted + self.plan.graph.decisions + self._graph_decisions()
+        return made + self.tuning.decisions
 
     def _graph_decisions(self) -> tuple[Decision, ...]:
         """Choices about the whole graph that a flag asked for and the target refuses."""
@@ -87,10 +91,17 @@ class Report:
         ]
         lines += [_kernel_line(k, s) for k, s in zip(self.kernels, self.scheduled, strict=True)]
         lines += [f"  ATen  {count} x {op}" for op, count in self.aten_ops.most_common()]
-        for title, action in (("rewritten", "rewritten"), ("not fused", "refused")):
+        titles = {"rewritten": "rewritten", "not fused": "refused", "not done": "unmet"}
+        for title, action in titles.items():
             reasons = Counter(d.reason for d in self.decisions if d.action == action)
             lines += [f"  {title}  {n} x {reason}" for reason, n in reasons.most_common()]
+        for finding in self.tuning.findings:
+            lines += [f"  tuned  {finding.title}", *_indented(finding.table())]
         return "\n".join(lines)
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" for line in text.splitlines()]
 
 
 def _how(choice: Choice | Tiling) -> str:

@@ -91,10 +91,11 @@ class Target:
         """Float lanes of the products that we write for it; none if we write none."""
         return self.vector_bytes // 4 if self.panels else 0
 
-    def panel_columns(self, element_bytes: int, columns: int) -> int:
-        """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
+    def panel_columns(self, element_bytes: int, columns: int, vectors: int | None = None) -> int:
+        """Columns of it: with six rows, four vectors of 32 registers or two of 16, unless a choice
+        says how many."""
         lanes = self.vector_bytes // element_bytes
-        return lanes * min(self.registers // 8, -(-columns // lanes))
+        return lanes * min(vectors or self.registers // 8, -(-columns // lanes))
 
     def dot_group(self, left: str, right: str) -> int:
         """How many products of these types one instruction adds to each sum."""

@@ -28,7 +28,7 @@ from litz.ir.program import Buffer, Decision, Kernel, KernelGraph, LoopProgram, 
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.text import graph_text, kernel_text, program_text, scheduled_text
 from litz.ir.verify import verify
-from litz.progress import Progress
+from litz.progress import Progress, bar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,6 +96,10 @@ class Trace:
             results.append(self(function, item, *args, **kwargs))
         self._counted = ""
         return results
+
+    def count(self, number: int, total: int) -> None:
+        """Say how far the open stage is; of nothing, say no more."""
+        self._counted = f", {bar(number - 1, total)} {number} of {total}" if total else ""
 
     def watched(self, what: str, progress: bool = True) -> AbstractContextManager[object]:
         """A context in which a compile that takes long says where it is."""

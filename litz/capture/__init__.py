@@ -6,6 +6,7 @@ In: the FX module that AOTAutograd made. Out: `Graph`. Example: `x.add_(1)` arri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,17 +14,20 @@ import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
-from litz.capture.autograd import STATIC, through_autograd
+from litz.capture.autograd import STATIC, parameters_of, through_autograd
 from litz.capture.decompositions import decompositions
 from litz.capture.masks import simplify_masks
 from litz.capture.specialize import is_symbolic, sizes_of, specialize, without_guards
-from litz.ir.graph import Graph, at_path
+from litz.ir.graph import Graph, NamedTensor, at_path
 from litz.trace import stage
 
 
 @stage("capture", "the functional ATen graph")
-def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
-    """Collect the tensors the module itself holds; copy it, since passes rewrite in place."""
+def capture(
+    module: torch.fx.GraphModule, kind: str, parameters: Mapping[int, NamedTensor] | None = None
+) -> Graph:
+    """Collect the tensors the module itself holds; copy it, since passes rewrite in place.
+    `parameters` are given, by position, if they may become constants."""
     nodes = torch.fx.Graph()
     nodes.output(nodes.graph_copy(module.graph, {}))
     copied = _LazyGraphModule(module, nodes)  # no stage runs it: its Python code is never needed
@@ -35,7 +39,9 @@ def capture(module: torch.fx.GraphModule, kind: str) -> Graph:
     given = [places[k] for k in module.meta.get(STATIC, ())]
     # What the graph itself updates changes at every call.
     static = frozenset(n.name for n in given if not any(_updates(user, n) for user in n.users))
-    return Graph(copied, kind=kind, attributes=attributes, static=static)
+    values = {places[k].name: tensor for k, tensor in (parameters or {}).items()}
+    known = {name: tensor for name, tensor in values.items() if name in static}
+    return Graph(copied, kind=kind, attributes=attributes, static=static, values=known)
 
 
 def _updates(user: torch.fx.Node, node: torch.fx.Node) -> bool:
@@ -55,6 +61,7 @@ __all__ = [
     "decompositions",
     "devices_of",
     "is_symbolic",
+    "parameters_of",
     "simplify_masks",
     "sizes_of",
     "specialize",

@@ -6,6 +6,7 @@ hands to `compile_graph`: one inference graph, or a forward and, later, a backwa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch._guards import TracingContext
 
 from litz.capture.decompositions import decompositions
 from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
+from litz.ir.graph import NamedTensor
 
 # In a module's meta: the positions of inputs that are parameters or buffers of the user's module.
 STATIC = "litz_static"
@@ -57,6 +59,34 @@ def through_autograd(
     )
     wrapped = hook(module, inputs)
     return straight(plain[0]) if plain else wrapped  # type: ignore[no-any-return]
+
+
+def parameters_of(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], names: Sequence[str]
+) -> dict[int, NamedTensor]:
+    """The parameters of an inference graph themselves, by position; none if Dynamo's inputs, which
+    have these names, are not the graph's, one by one, or hold no data. Tokens of effects come
+    before them."""
+    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    first = len(places) - len(inputs)
+    static = module.meta.get(STATIC, ())
+    if len(inputs) != len(names) or not static or min(static) < first:
+        return {}
+    known = {k: (_label(names[k - first]), inputs[k - first]) for k in static}
+    plain = all(_is_plain(t, places[k].meta["val"]) for k, (_, t) in known.items())
+    return known if plain else {}
+
+
+def _is_plain(tensor: Any, like: torch.Tensor) -> bool:
+    """Whether it is a tensor with data, and the one that the graph expects there."""
+    kind = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return kind and tensor.shape == like.shape and tensor.dtype == like.dtype
+
+
+def _label(name: str) -> str:
+    """l_self_modules_0_parameters_weight_ is what the user calls 0.weight."""
+    parts = re.split("_(?:modules|parameters|buffers)_", name.strip("_"))
+    return ".".join(parts[1:]) or name
 
 
 def _parameters() -> tuple[int, ...]:

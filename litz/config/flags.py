@@ -154,7 +154,51 @@ class Config:
         "ATEN,LITZ",
         "lower",
         "Who computes matrix products: LITZ (also named CPP or TRITON) where it can, or ATEN.",
-        allowed=("ATEN,LITZ", "LITZ", "ATEN", "ATEN,CPP", "ATEN,TRITON,CPP", "CPP", "TRITON"),
+        allowed=("ATEN,LITZ", "LITZ", "ATEN", "ATEN,CPP", "ATEN,TRITON", "ATEN,TRITON,CPP", "CPP",
+                 "TRITON"),
+    )  # fmt: skip
+    max_autotune: bool = flag(
+        False, "autotune", "Time ways to compute each kernel and take what is surely quicker."
+    )
+    max_autotune_gemm: bool = flag(False, "autotune", "The same for matrix products alone.")
+    max_autotune_pointwise: bool = flag(
+        False, "autotune", "The same for all kernels but matrix products."
+    )
+    max_autotune_gemm_search_space: Literal["DEFAULT", "EXHAUSTIVE"] = flag(
+        "DEFAULT", "autotune", "How many ways: those the cost model likes best, or all of them."
+    )
+    max_autotune_budget_seconds: float = flag(
+        10.0, "autotune", "Seconds of timing for one graph; what is left then runs by rule.",
+        code=False, low=0,
+    )  # fmt: skip
+    max_autotune_report_choices_stats: bool = flag(
+        True, "autotune", "Print a table of what was timed, on stderr.", code=False
+    )
+    coordinate_descent_tuning: bool = flag(
+        False, "autotune", "Go on from what is best, a field at a time, while that gets quicker."
+    )
+    benchmark_epilogue_fusion: bool = flag(
+        True, "autotune", "Time a matrix product also with what follows it in a kernel apart."
+    )
+    autotune_in_subproc: bool = flag(
+        False, "autotune", "Time in a process of its own, which may crash or hang.", code=False
+    )
+    max_autotune_subproc_result_timeout_seconds: float = flag(
+        60.0, "autotune", "How long that process may take for one trial.", code=False, low=0
+    )
+    autotune_local_cache: bool = flag(
+        True, "autotune", "Keep what was found on disk, so that it is timed once.", code=False
+    )
+    cache_dir: str = flag(
+        "", "autotune", "Folder of what is kept on disk; none is litz in the user's cache folder.",
+        code=False,
+    )  # fmt: skip
+    deterministic: bool = flag(
+        False, "autotune", "Let no timing decide about code: the same program gives the same code."
+    )
+    freezing: bool = flag(False, "passes", "Make parameters constants of graphs without gradients.")
+    freezing_discard_parameters: bool = flag(
+        False, "runtime", "Free the parameters that frozen graphs no longer need."
     )
     split_reductions: bool = flag(
         True, "fuse", "Reduce few long rows in pieces, so that threads can share them."

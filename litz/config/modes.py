@@ -14,8 +14,8 @@ from litz.errors import UnknownMode
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"triton.cudagraphs": True},
-    "max-autotune": {"triton.cudagraphs": True},
-    "max-autotune-no-cudagraphs": {},
+    "max-autotune": {"max_autotune": True, "triton.cudagraphs": True},
+    "max-autotune-no-cudagraphs": {"max_autotune": True},
 }
 
 

@@ -7,6 +7,7 @@ Example: `parse(FLAGS["cpp.simdlen"], "none")` is `None`.
 
 from __future__ import annotations
 
+import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -66,6 +67,8 @@ def _choices(flag: Flag) -> tuple[object, ...]:
 
 
 def _is(value: Any, member: Any) -> bool:
+    if member is float:  # a whole number is one, too
+        return type(value) in (int, float)
     return type(value) is member if isinstance(member, type) else callable(value)
 
 
@@ -75,9 +78,19 @@ def _read(member: Any, text: str) -> Any:
         return _BOOLS.get(text.lower(), NotImplemented)
     if member is int:
         return int(text) if text.lstrip("-").isdecimal() else NotImplemented
+    if member is float:
+        return _number(text)
     if member is type(None):
         return None if text.lower() == "none" else NotImplemented
     return text if member is str else NotImplemented
+
+
+def _number(text: str) -> Any:
+    try:
+        found = float(text)
+    except ValueError:
+        return NotImplemented
+    return found if math.isfinite(found) else NotImplemented
 
 
 def _type_name(member: Any) -> str:

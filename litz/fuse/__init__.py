@@ -20,6 +20,7 @@ from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
 from litz.fuse.spread import spread_shared
 from litz.ir.attention import loop_attention
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import extent_of
 from litz.ir.program import (
     Buffer,
@@ -39,7 +40,9 @@ from litz.trace import stage
 
 
 @stage("fuse", "kernels of loops that share rows, with a reason for each refusal")
-def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
+def fuse(
+    program: LoopProgram, target: Target, config: Config, choices: Choices = NO_CHOICES
+) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     inlined = inline_producers(program, target, config)
@@ -50,7 +53,7 @@ def fuse(program: LoopProgram, target: Target, config: Config) -> KernelGraph:
     if config.online_softmax:
         loops, streamed = stream_softmax(loops, _shown(program), target, config)
         decisions += streamed
-    groups, grouped = group_loops(loops, inputs, program.static, target, config)
+    groups, grouped = group_loops(loops, inputs, program.static, target, config, choices)
     decisions += grouped
     needed = _needed_outside(program, groups, inputs)
     body, split = _kernels(groups, needed, simplifier, target, config)

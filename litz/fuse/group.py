@@ -26,6 +26,7 @@ from litz.fuse.rows import (
 )
 from litz.fuse.split import few_rows
 from litz.ir.attention import is_log_sum, loop_attention
+from litz.ir.choices import Choices
 from litz.ir.expr import extent_of
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
@@ -56,10 +57,10 @@ class Group:
 
 def group_loops(
     body: tuple[Loop | Extern, ...], inputs: set[Buffer], static: frozenset[Buffer],
-    target: Target, config: Config,
+    target: Target, config: Config, choices: Choices,
 ) -> tuple[list[Group], list[Decision]]:  # fmt: skip
     """Walk the steps in order and let each join what it may."""
-    grouper = _Grouper(inputs, static, target, config)
+    grouper = _Grouper(inputs, static, target, config, choices)
     for step in body:
         if isinstance(step, Extern):
             grouper.add_extern(step)
@@ -70,10 +71,12 @@ def group_loops(
 
 class _Grouper:
     def __init__(
-        self, inputs: set[Buffer], static: frozenset[Buffer], target: Target, config: Config
-    ) -> None:
+        self, inputs: set[Buffer], static: frozenset[Buffer], target: Target, config: Config,
+        choices: Choices,
+    ) -> None:  # fmt: skip
         self.static = set(static)  # and what is made of it
         self.inputs, self.target, self.config = inputs, target, config
+        self.choices = choices
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
         self.written_in: dict[Buffer, int] = {}
@@ -171,8 +174,8 @@ class _Grouper:
         if any(self._in_blocks(each) or loop_windows(each) for each in (*group.loops, loop)):
             if is_sequential(loop):
                 return Misfit("a product shares its kernel with no other reduction")
-            if not self.config.epilogue_fusion:
-                return Misfit("nothing joins a product (epilogue_fusion)")
+            if not self._takes_more(group, loop):
+                return Misfit("nothing joins a product (epilogue_fusion, or timing)")
         members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
         if isinstance(members, Misfit):
             return members
@@ -188,6 +191,12 @@ class _Grouper:
         where no panels have to be read together."""
         product = loop_product(loop)
         return product is not None and (self.target.panels or bool(product.rows))
+
+    def _takes_more(self, group: Group, loop: Loop) -> bool:
+        """Whether something may join the product that is among these."""
+        products = [one for one in (*group.loops, loop) if loop_product(one) is not None]
+        chosen = all(self.choices.of_product(one.origins).fused for one in products)
+        return self.config.epilogue_fusion and chosen
 
     def _limits(self, group: Group, loop: Loop) -> Misfit | None:
         ops = sum(len(member.origins) for member in (*group.loops, loop))

@@ -47,6 +47,8 @@ DIVISION = 4
 OFTEN = 8
 # More copies of a value than this are only worth it if it is cheap.
 MOST_SITES = 4
+# Bytes of a value made of parameters that are worth keeping: a vector of numbers a channel.
+SMALL = 1 << 18
 # (the loop that finally computes the value, the index it is read at there; () is one's own)
 Site = tuple[int, tuple[Expr, ...]]
 
@@ -89,6 +91,10 @@ class _Inliner:
         self.writers: dict[Buffer, list[int]] = defaultdict(list)
         self.readers: dict[Buffer, list[int]] = defaultdict(list)
         self.kept: set[Buffer] = set()
+        self.static = set(program.static)  # and what is made of it alone
+        for step in program.body:
+            if isinstance(step, Loop) and self._is_static(step):
+                self.static.update(written(step))
         self.products = {
             position for position, step in enumerate(program.body)
             if isinstance(step, Loop) and (loop_product(step) or loop_windows(step))
@@ -184,7 +190,21 @@ class _Inliner:
             return "a product reads its operands from memory"
         if not self._may_be_attended(store):
             return "attention reads its operands from memory"
+        if self._is_made_once(step, value):
+            return "it is made of parameters alone, once and not at each call"
         return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
+
+    def _is_made_once(self, step: Loop, value: _Value) -> bool:
+        """Whether a small value is held from call to call, if it is not written into its readers,
+        of which some run at each call. A mere copy is read where it comes from."""
+        if not self.config.cpp.weight_prepack:
+            return False  # nothing is held
+        small = buffer_bytes(step.stores[0].buffer) <= SMALL and _own_cost(step) > 0
+        readers = {self.body[root] for root, _ in value.sites}
+        return small and self._is_static(step) and not all(map(self._is_static, readers))
+
+    def _is_static(self, step: Loop | Extern) -> bool:
+        return bool(self.static) and self.static.issuperset(read(step))
 
     def _may_be_attended(self, store: Store) -> bool:
         """Of a copy, attention reads the source, if that lies at even strides as well."""

@@ -9,23 +9,30 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.fx
 
-from litz.ir.program import Origin
+from litz.ir.program import Decision, Origin
 
+NamedTensor = tuple[str, torch.Tensor]
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 @dataclass
 class Graph:
     """`kind` is inference, forward or backward; `attributes` are the module's own tensors;
-    `static` names the placeholders of parameters, which seldom change from call to call."""
+    `static` names the placeholders of parameters, which seldom change from call to call; `values`
+    are the parameters themselves with the names that the user knows them by, if they may become
+    constants, and `frozen` those that have."""
 
     module: torch.fx.GraphModule
     kind: str = "inference"
     name: str = "graph"
     attributes: dict[str, Any] = field(default_factory=dict)
     static: frozenset[str] = frozenset()
+    values: dict[str, NamedTensor] = field(default_factory=dict)
+    frozen: dict[str, NamedTensor] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
 
     @property
     def nodes(self) -> list[torch.fx.Node]:

@@ -174,7 +174,7 @@ class Output:
 class Decision:
     """What a stage did or refused, and why: kept as a value, read by explain, logs and reports."""
 
-    action: str  # "fused", "inlined", "rewritten" or "refused"
+    action: str  # "fused", "inlined", "rewritten", "refused"; "unmet" is what a flag asked for
     producer: str
     consumer: str
     reason: str

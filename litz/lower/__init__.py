@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import Expr, walk
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
@@ -71,9 +72,11 @@ FAMILIES = (
 
 
 @stage("lower", "loops over buffers, one rule an op family")
-def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
+def lower(
+    graph: Graph, target: Target, config: Config, choices: Choices = NO_CHOICES
+) -> LoopProgram:
     """Lower every node in order."""
-    low = Lowering(config, target)
+    low = Lowering(config, target, choices)
     low.lower_node = _lower_call
     spelt = find_spelt(graph.nodes)
     inside = {n for found in spelt.values() for n in found.nodes}
@@ -93,6 +96,8 @@ def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
             known[node] = _attribute(low, graph, str(node.target))
             if isinstance(known[node], View):
                 constants.append(known[node].buffer)
+                if graph.frozen:
+                    low.static.add(known[node].buffer)
         elif node in spelt:
             lower_spelt(low, spelt[node], known)
         elif node.op == "call_function" and node not in inside:

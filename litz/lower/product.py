@@ -26,6 +26,7 @@ from litz.lower.values import Lowering, View, element, positions
 
 # A product of fewer points is as quick in ATen, and a sum over fewer does not fill the pipes.
 FEWEST_POINTS = 1 << 12
+FLOATS = (F32, F64, BF16, F16)
 SHORTEST_SUM = 16
 # Rows for which packing the right operand at each call pays: it costs about as much as the products
 # with six rows, and ATen packs as well. With fewer rows ATen reads it as it lies.
@@ -70,15 +71,17 @@ def _addmm(
 def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     """target[..., i, j] = sum over k of a[..., i, k] * b[..., k, j], in the type of the target's
     computations."""
-    _check(low, a, b)
     *batch, i, j = positions(target.shape)
     k = axis("r0", a.shape[-1])
-    if not low.target.panels:
+    alone = low.product_choice.backend == "LOOP" and low.target.panels and a.dtype in FLOATS
+    if not alone:
+        _check(low, a, b)
+    if alone or not low.target.panels:
         operands = a.at((*batch, i, k)), b.at((*batch, k, j))
         _emit(low, target, (*batch, i, j), operands, k)
         return
     if not batch and target.dtype.compute is F32:
-        width = low.target.panel_columns(F32.bytes, b.shape[-1].number)
+        width = low.panel_columns(F32.bytes, b.shape[-1].number)
         narrow = narrow_operand(low, b.at((k, j)), k, j, width)
         if narrow is not None:
             emit_narrow(low, target, a, narrow, (i, j, k))
@@ -97,8 +100,11 @@ def _slices(low: Lowering, target: Buffer, depth: int, group: int) -> int:
     share. Sizes alone decide, so that a sum is the same with any number of threads."""
     if not target.shape[0].is_const:
         return 1
+    chosen = low.product_choice.slices
+    if chosen is not None:
+        return chosen if depth % (chosen * group) == 0 else 1
     rows, columns = (n.number for n in target.shape)
-    width = low.target.panel_columns(target.dtype.compute.bytes, columns)
+    width = low.panel_columns(target.dtype.compute.bytes, columns)
     blocks = -(-rows // low.target.block_rows) * -(-columns // width)
     most = min(ENOUGH_BLOCKS // blocks, depth // SHORTEST_SLICE,
                2 * rows * columns * depth // WORTH_A_SLICE)  # fmt: skip
@@ -146,12 +152,12 @@ def _emit(
 
 def _check(low: Lowering, a: View, b: View) -> None:
     rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
-    if low.config.max_autotune_gemm_backends == "ATEN":
-        raise NotGenerated("max_autotune_gemm_backends names ATEN alone")
+    if low.config.max_autotune_gemm_backends == "ATEN" or low.product_choice.backend == "ATEN":
+        raise NotGenerated("max_autotune_gemm_backends names ATEN alone, or ATen is quicker")
     if rows > low.target.product_rows:
         raise NotGenerated("products of so many rows are the library's on this target")
     in_fours = a.dtype is I8 and low.target.dot_group("i8", "i8") > 1
-    if b.dtype is not a.dtype or not (in_fours or a.dtype in (F32, F64, BF16, F16)):
+    if b.dtype is not a.dtype or not (in_fours or a.dtype in FLOATS):
         raise NotGenerated("a product of this type")
     if rows * depth * columns < FEWEST_POINTS or depth < SHORTEST_SUM:
         raise NotGenerated("a small product")
@@ -170,7 +176,7 @@ def _check(low: Lowering, a: View, b: View) -> None:
 def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Expr, int]:
     """The element of the right operand, and how many neighbours along the sum lie together."""
     rows, columns = a.shape[-2].hint, b.shape[-1].number
-    width = low.target.panel_columns(max(b.dtype.compute.bytes, 4), columns)
+    width = low.panel_columns(max(b.dtype.compute.bytes, 4), columns)
     group = low.target.dot_group(a.dtype.name, b.dtype.name)
     kept = low.config.cpp.weight_prepack and low.is_static(b.buffer)
     if group > 1 and not kept:
@@ -280,7 +286,7 @@ def _narrow_weight(
         raise NotGenerated("products with narrow weights are the library's on this target")
     if lanes < 2 or target.shape[1].number < lanes or a.shape[1].number < SHORTEST_SUM:
         raise NotGenerated("a small product")
-    width = low.target.panel_columns(F32.bytes, target.shape[1].number)
+    width = low.panel_columns(F32.bytes, target.shape[1].number)
     narrow = narrow_operand(low, value(k, j), k, j, width)
     if low.config.max_autotune_gemm_backends == "ATEN" or narrow is None:
         raise NotGenerated("a narrow weight that is no parameter, or with ATEN alone")

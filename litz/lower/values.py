@@ -17,6 +17,7 @@ import torch.fx
 
 from litz.config import Config
 from litz.errors import UnsupportedOp
+from litz.ir.choices import NO_CHOICES, Choices, ProductChoice
 from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute
 from litz.ir.index import ONE, ZERO, row_major, simplify
@@ -82,8 +83,8 @@ def positions(shape: Sequence[Expr]) -> tuple[Expr, ...]:
 class Lowering:
     """Collects loops and extern calls for one graph."""
 
-    def __init__(self, config: Config, target: Target) -> None:
-        self.config, self.target = config, target
+    def __init__(self, config: Config, target: Target, choices: Choices = NO_CHOICES) -> None:
+        self.config, self.target, self.choices = config, target, choices
         self.static: set[Buffer] = set()  # parameters: what is made of them alone is kept
         self.packed: dict[tuple[View, int, int], Buffer] = {}
         self.body: list[Loop | Extern] = []
@@ -98,6 +99,15 @@ class Lowering:
         # Offset of each base buffer inside its storage as the fake tensor saw it.
         self.base_offset: dict[Buffer, Expr] = {}
         self._count = 0
+
+    @property
+    def product_choice(self) -> ProductChoice:
+        """What is chosen about the product at hand."""
+        return self.choices.of_product((self.origin,))
+
+    def panel_columns(self, element_bytes: int, columns: int) -> int:
+        """Columns of a panel of its right operand."""
+        return self.target.panel_columns(element_bytes, columns, self.product_choice.vectors)
 
     @contextmanager
     def aside(self) -> Iterator[list[Loop | Extern]]:

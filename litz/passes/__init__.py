@@ -25,7 +25,9 @@ from litz.passes.channels_last import channels_last
 from litz.passes.concat_linears import concat_linears
 from litz.passes.fold_channel_factors import fold_channel_factors
 from litz.passes.fold_constants import fold_constants
+from litz.passes.fold_frozen import fold_frozen
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
+from litz.passes.freeze_parameters import freeze_parameters
 from litz.passes.hooks import name_of_hook, run_hook
 from litz.passes.lift_convolutions import lift_convolutions
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
@@ -63,6 +65,7 @@ class Pass:
 
 
 PASSES = [
+    Pass(freeze_parameters, "freezing"),
     Pass(remove_noop_views),
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
@@ -71,6 +74,7 @@ PASSES = [
     Pass(lift_convolutions, "layout_optimization"),
     Pass(channels_last, "layout_optimization", informed=True),
     Pass(pack_convolutions, "cpp.weight_prepack", informed=True),
+    Pass(fold_frozen, "freezing"),
     Pass(merge_common_subexpressions),
     Pass(concat_linears, "cpp.enable_concat_linear"),
     Pass(remove_dead_code, "use_dce"),

@@ -1,8 +1,9 @@
-"""Factors of channels: a scale and a shift behind a convolution go into its weights.
+"""Factors of channels: a scale and a shift behind a layer go into its weights.
 
-In: `Graph`. Out: the number of ops folded. What follows a convolution channel by channel, made of
-parameters alone (a batch norm at inference, a layer's scale), costs nothing if the weights carry
-it. They are made anew only when a parameter changes, as packed weights are; so nothing is frozen.
+In: `Graph`. Out: the number of ops folded. What follows a convolution or a linear layer channel by
+channel, made of parameters alone (a batch norm at inference, a layer's scale), costs nothing if the
+weights carry it. They are made anew only when a parameter changes, as packed weights are; so
+nothing is frozen.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import torch.fx
 from torch.fx import Node
 
 from litz.ir.graph import Graph
+from litz.passes.aliasing import viewed_operand
 from litz.passes.purity import is_repeatable
 
 aten = torch.ops.aten
 
 _AFFINE = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
+_ROWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _FOLDED_TYPES = (torch.float32, torch.float64)
 
 
 def fold_channel_factors(graph: Graph) -> int:
-    """Puts what scales and shifts the channels of a convolution into its weights and bias.
+    """Puts what scales and shifts the channels of a layer into its weights and bias.
 
     c = aten.convolution(x, w, b, ...)          s = i * g;  t = h - m * s
     y = (c - m) * i * g + h               ->    y = aten.convolution(x, w * s, b * s + t, ...)
@@ -34,11 +37,11 @@ def fold_channel_factors(graph: Graph) -> int:
     known = of_parameters(graph)
     folded = 0
     for node in graph.nodes:
-        if node.target is aten.convolution.default and _is_foldable(node, known):
-            chain = _chain(node, known)
-            if chain:
-                _Folding(graph, node).fold(chain, known)
-                folded += len(chain)
+        layer = _layer(node, known)
+        chain = _chain(layer, known) if layer is not None else []
+        if layer is not None and chain:
+            _Folding(graph, layer).fold(chain, known)
+            folded += len(chain)
     return folded
 
 
@@ -54,12 +57,52 @@ def of_parameters(graph: Graph) -> dict[Node, None]:
     return found
 
 
-def _is_foldable(node: Node, known: dict[Node, None]) -> bool:
-    """A plain convolution whose weight and bias are parameters."""
-    _, weight, bias, _, _, _, transposed, _, _ = node.args
-    dtype = node.meta["val"].dtype
+@dataclass(frozen=True)
+class _Layer:
+    """A node whose result has channels, one for each row of a convolution's weight or each column
+    of a product's right operand."""
+
+    node: Node
+    weight: Node
+    bias: Any
+    channel: int  # the dimension of the result
+
+    @property
+    def channels(self) -> int:
+        return int(self.node.meta["val"].shape[self.channel])
+
+    @property
+    def factor_shape(self) -> list[int]:
+        """Of one number a channel, beside the weight."""
+        dims = self.weight.meta["val"].dim()
+        return [-1] if self.channel == -1 else [-1, *[1] * (dims - 1)]
+
+
+def _layer(node: Node, known: dict[Node, None]) -> _Layer | None:
+    """A plain convolution or product whose weight and bias are parameters."""
+    bias: Any = None
+    if node.target is aten.convolution.default:
+        _, weight, bias, _, _, _, transposed, _, _ = node.args
+        plain, channel = not transposed, 1
+    elif node.target is aten.mm.default:
+        weight, plain, channel = node.args[1], _is_parameter(node.args[1]), -1
+    elif node.target is aten.addmm.default:
+        bias, _, weight = node.args
+        by_column = isinstance(bias, Node) and bias.meta["val"].shape == node.meta["val"].shape[-1:]
+        plain, channel = by_column and _is_parameter(weight) and not node.kwargs, -1
+    else:
+        return None
     parameters = weight in known and (bias is None or bias in known)
-    return parameters and not transposed and dtype in _FOLDED_TYPES
+    if not parameters or not plain or node.meta["val"].dtype not in _FOLDED_TYPES:
+        return None
+    return _Layer(node, weight, bias, channel)  # type: ignore[arg-type]
+
+
+def _is_parameter(weight: Any) -> bool:
+    """As it is, or a view of it: what is computed, from integers say, has a scale of its own."""
+    while isinstance(weight, Node) and weight.op == "call_function":
+        weight = viewed_operand(weight)
+    return isinstance(weight, Node)
 
 
 @dataclass(frozen=True)
@@ -71,18 +114,26 @@ class _Link:
     first: bool  # the chain's value is the first operand
 
 
-def _chain(node: Node, known: dict[Node, None]) -> list[_Link]:
-    """The ops behind a convolution that work channel by channel, as far as nothing else looks."""
+def _chain(layer: _Layer, known: dict[Node, None]) -> list[_Link]:
+    """The ops behind a layer that work channel by channel, as far as nothing else looks."""
     links: list[_Link] = []
-    channels = node.meta["val"].shape[1]
+    node = layer.node
     while len(node.users) == 1:
         (user,) = node.users
+        if layer.channel == -1 and _keeps_columns(user, layer.channels):
+            node = user
+            continue
         link = _link(user, node)
-        if link is None or not _by_channel(link.other, channels, user, known):
+        if link is None or not _by_channel(link.other, layer, user, known):
             break
         links.append(link)
         node = user
     return links
+
+
+def _keeps_columns(node: Node, columns: int) -> bool:
+    """Whether a node shows rows of a matrix in another arrangement."""
+    return node.target in _ROWS and node.meta["val"].shape[-1:] == (columns,)
 
 
 def _link(user: Node, value: Node) -> _Link | None:
@@ -97,7 +148,7 @@ def _link(user: Node, value: Node) -> _Link | None:
     return None if reciprocal else _Link(user, first, False)
 
 
-def _by_channel(other: Any, channels: int, user: Node, known: dict[Node, None]) -> bool:
+def _by_channel(other: Any, layer: _Layer, user: Node, known: dict[Node, None]) -> bool:
     """Whether an operand is a number, or one for each channel, of the type of the result."""
     if not isinstance(other, Node):
         return isinstance(other, int | float)
@@ -106,7 +157,8 @@ def _by_channel(other: Any, channels: int, user: Node, known: dict[Node, None]) 
         return False
     result = user.meta["val"]
     shape, ones = (1,) * (result.dim() - value.dim()) + tuple(value.shape), [1] * result.dim()
-    by_channel = [1, channels, *ones[2:]]
+    by_channel = list(ones)
+    by_channel[layer.channel] = layer.channels
     return list(shape) in (by_channel, ones) and value.dtype == result.dtype
 
 
@@ -115,10 +167,14 @@ class _Folding:
     """y = c * scale + shift, gathered along a chain; None is 1 and 0."""
 
     graph: Graph
-    node: Node
+    layer: _Layer
     scale: Any = None
     shift: Any = None
     made: list[Node] = field(default_factory=list)
+
+    @property
+    def node(self) -> Node:
+        return self.layer.node
 
     def fold(self, chain: list[_Link], known: dict[Node, None]) -> None:
         nodes = self.graph.module.graph
@@ -126,7 +182,8 @@ class _Folding:
         with nodes.inserting_before(self.node):
             for link in chain:
                 self._add(link)
-            self._into_weights()
+            weight, bias = self._weights()
+        self._replace(weight, bias)
         known.update(dict.fromkeys(self.made))
         for link in reversed(chain):
             before = link.node.args[0 if link.first else 1]
@@ -174,16 +231,15 @@ class _Folding:
         self.made.append(made)
         return made
 
-    def _into_weights(self) -> None:
-        value = self.node.meta["val"]
-        channels, rest = value.shape[1], [1] * (value.dim() - 1)
-        _, weight, bias, *_ = self.node.args
+    def _weights(self) -> tuple[Any, Any]:
+        """The weight and the bias that carry the chain."""
+        weight, bias, channels = self.layer.weight, self.layer.bias, self.layer.channels
         scale, shift = self.scale, self.shift
         if scale is not None:
-            by_row = scale
+            factor = scale
             if isinstance(scale, Node):
-                by_row = self._op(aten.reshape.default, scale, [-1, *rest])
-            self.node.update_arg(1, self._call(aten.mul.Tensor, weight, by_row))
+                factor = self._op(aten.reshape.default, scale, self.layer.factor_shape)
+            weight = self._call(aten.mul.Tensor, weight, factor)
             bias = None if bias is None else self._call(aten.mul.Tensor, bias, scale)
         if shift is not None:
             bias = shift if bias is None else self._call(aten.add.Tensor, bias, shift)
@@ -191,11 +247,23 @@ class _Folding:
             bias = self._op(aten.full.default, [1], bias, dtype=self.node.meta["val"].dtype)
         if isinstance(bias, Node) and bias.meta["val"].shape != (channels,):
             bias = self._op(aten.expand.default, bias, [channels])
-        self.node.update_arg(2, bias)
+        return weight, bias
+
+    def _replace(self, weight: Any, bias: Any) -> None:
+        """Give them to the layer; a product that had no bias may get one."""
+        if self.node.target is aten.convolution.default:
+            self.node.update_arg(1, weight)
+            self.node.update_arg(2, bias)
+            return
+        left = self.node.args[0 if self.node.target is aten.mm.default else 1]
+        if bias is None:
+            self.node.args = (left, weight)
+        else:
+            self.node.target, self.node.args = aten.addmm.default, (bias, left, weight)
 
 
 def move_up(graph: Graph, known: dict[Node, None], before: Node) -> None:
-    """What is made of parameters stands before the convolution that is to carry it."""
+    """What is made of parameters stands before the layer that is to carry it."""
     for node in known:
-        if node.op == "call_function" and node > before:
+        if node.op != "placeholder" and node > before:
             before.prepend(node)

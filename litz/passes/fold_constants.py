@@ -50,7 +50,7 @@ def fold_constants(graph: Graph) -> int:
     wanted = _wanted(graph, constants, aliases)
     with unset_fake_temporarily():
         values = _evaluated(graph, constants, wanted)
-    folded = [n for n in graph.nodes if n in wanted and _has_expected_layout(n, values.get(n))]
+    folded = [n for n in graph.nodes if n in wanted and has_expected_layout(n, values.get(n))]
     for node in folded:
         if values[node].numel() == 1:
             replace_by_full(graph, node, values[node])
@@ -121,7 +121,8 @@ def _evaluated(
     return values
 
 
-def _has_expected_layout(node: Node, value: torch.Tensor | None) -> bool:
+def has_expected_layout(node: Node, value: torch.Tensor | None) -> bool:
+    """Whether a value lies in memory as the graph says of its node."""
     expected = node.meta["val"]
     return (
         value is not None

@@ -7,9 +7,12 @@ arena; outputs are all that is allocated. On a GPU it is a `DeviceGraph`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from litz.config import Config
+from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
 from litz.runtime.cuda import Cuda
@@ -24,11 +27,12 @@ from litz.trace import stage
 def link(
     plan: Plan, source: Source | DeviceSource, binary: Binary | DeviceBinary,
     constants: dict[str, torch.Tensor], config: Config, target: Target | None = None,
+    frozen: Mapping[str, NamedTensor] | None = None,
 ) -> CompiledGraph | DeviceGraph:  # fmt: skip
     """Settle what is known beforehand, so that a call does the rest line by line."""
     if isinstance(source, Source):
         assert isinstance(binary, Binary)
-        return CompiledGraph(plan, source, binary, constants, config)
+        return CompiledGraph(plan, source, binary, constants, config, frozen)
     assert isinstance(binary, DeviceBinary) and target is not None
     device = Cuda(torch.device(target.device).index or 0)
     graph = DeviceGraph(plan, source, binary, constants, device, config)

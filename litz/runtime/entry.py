@@ -42,6 +42,7 @@ from litz.ir.program import (
 )
 from litz.ir.source import DeviceSource, Source
 from litz.runtime.asserts import assert_finite, misaligned, where
+from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, with_layout
 from litz.runtime.numbers import local_name, number_text, source_of, symbols_of, tuple_text
@@ -64,17 +65,24 @@ class Entry:
     def __init__(
         self, plan: Plan, source: Source | DeviceSource, segments: Segments,
         constants: dict[str, torch.Tensor], held: Held | None, config: Config,
+        frozen: Frozen | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
         self.names |= {"math_floor": math.floor, "math_ceil": math.ceil}  # of symbolic numbers
         self.views: dict[ViewArg, int] = {}
         self.local: dict[str, str] = {}  # the Python name of a buffer outside the arena
-        kernels = [s for s in self.graph.body if isinstance(s, Kernel)]
+        self.segments, self.held, self.frozen = segments, held, frozen
+        self.final = held is not None and held.is_final
+        body = self.graph.body[self.graph.prepared :] if self.final else self.graph.body
+        kernels = [s for s in body if isinstance(s, Kernel)]
         self.in_table = {b.name for k in kernels for b in (*read(k), *written(k))}
-        self.in_table |= {b.name for b in plan.sources}  # whose samples are looked at
-        self.constants = {name: constants[name] for name in (b.name for b in self.graph.constants)}
-        self.segments, self.held = segments, held
+        if not self.final:
+            self.in_table |= {b.name for b in plan.sources}  # whose samples are looked at
+        # What is held for good needs no more of what it was made of.
+        shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
+        used = {*shown, *(b for step in body for b in read(step))}
+        self.constants = {b.name: constants[b.name] for b in self.graph.constants if b in used}
         computed = source.computed.values() if isinstance(source, Source) else ()
         self.symbols = symbols_of(plan, computed)
         self.lines: list[str] = []
@@ -90,8 +98,9 @@ class Entry:
                 self.local[name] = self._name("held", tensor)  # every workspace knows its address
             self.names["packed"] = self.held.packed
             self.local |= {name: f"packed[{name!r}]" for name in self.held.packed}
-            given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
-            self.lines.append(f"refresh(address, ({given}))")
+            if not self.final:
+                given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
+                self.lines.append(f"refresh(address, ({given}))")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
@@ -117,9 +126,17 @@ class Entry:
             lines += [f"{name} = {source}"] if source != name else []
         if self.symbols:
             lines.append(f"sizes = {tuple_text(self.symbols)}")
+        if self._still:
+            lines.append(f"still(({''.join(f'{self.local[name]}, ' for name in self._still)}))")
         if self.config.size_asserts:
-            lines += [self._check(b, name) for b, name in given if isinstance(b, Buffer)]
+            pairs = [(b, name) for b, name in given if isinstance(b, Buffer)]
+            lines += [self._check(b, name) for b, name in pairs if b.name not in self._still]
         return [*lines, "args.clear()"]
+
+    @property
+    def _still(self) -> list[str]:
+        """Inputs that are looked at no further than whether they are what they were."""
+        return [] if self.frozen is None else self.frozen.inputs
 
     def _named_inputs(self) -> list[tuple[Buffer | Expr, str]]:
         """The arguments of a call and what the text calls them: a size goes by its own name."""
@@ -204,7 +221,8 @@ class Entry:
 
     def _body(self) -> None:
         freed = freed_after(self.plan)
-        self._assert_finite(b for b in self.graph.inputs if isinstance(b, Buffer))
+        given = (b for b in self.graph.inputs if isinstance(b, Buffer))
+        self._assert_finite(b for b in given if b.name not in self._still)
         segments = iter(range(len(self.segments)))
         in_segment = False
         for position, step in enumerate(self.graph.body):

@@ -6,16 +6,18 @@ wrote; here is what it stands on. Example: `print(compiled.text)` shows what a c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 
 from litz.config import Config
 from litz.errors import IndexOutOfRange, IntegerDivisionByZero, InternalError
+from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
 from litz.ir.source import Binary, Source
 from litz.runtime.entry import Entry, bound
+from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.memory import Workspace
 from litz.runtime.profile import timed_segments
@@ -29,16 +31,19 @@ class CompiledGraph:
 
     def __init__(
         self, plan: Plan, source: Source, binary: Binary, constants: dict[str, torch.Tensor],
-        config: Config,
+        config: Config, frozen: Mapping[str, NamedTensor] | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.source, self.binary, self.config = plan, source, binary, config
-        self.constants = [(b.name, constants[b.name]) for b in plan.graph.constants]
         if config.debug >= KERNELS:
             segments = timed_segments(plan, source, binary, config.debug)
         else:
             segments = segments_of(source, binary)
         self.held = None if source.preparation is None else Held(plan, source, binary)
-        entry = Entry(plan, source, segments, constants, self.held, config)
+        if self.held is not None and self.held.is_final:
+            self._prepare(constants)
+        self.frozen = Frozen(frozen, config.freezing_discard_parameters) if frozen else None
+        entry = Entry(plan, source, segments, constants, self.held, config, self.frozen)
+        self.constants = list(entry.constants.items())
         self.text = entry.text()
         self.views = () if entry.symbols else tuple(entry.views)  # else `resize` makes them
         self.free: list[Workspace] = []
@@ -55,7 +60,22 @@ class CompiledGraph:
         }  # fmt: skip
         if self.held is not None:
             scope["refresh"] = self.held.refresh
+        if self.frozen is not None:
+            scope["still"] = self.frozen.check
         return bound(self.text, scope)
+
+    def _prepare(self, constants: dict[str, torch.Tensor]) -> None:
+        """Make what is held of constants, here and once."""
+        assert self.held is not None
+        known = {b.name: constants[b.name] for b in self.plan.graph.constants}
+        space = Workspace(self.plan, len(self.source.layout), (), huge=False)
+        space.hold(self.source.layout, self.held.tensors, self.held.seen.data_ptr())
+        for name, tensor in known.items():
+            if name in self.source.layout:
+                space.table[self.source.layout[name]] = tensor.data_ptr()
+        self.held.make(space.address, known)
+        if space.error.value:
+            _fail(space)
 
     def _new_space(self) -> Workspace:
         huge = self.config.cpp.huge_pages

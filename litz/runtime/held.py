@@ -28,6 +28,7 @@ class Held:
     def __init__(self, plan: Plan, source: Source, binary: Binary) -> None:
         assert source.preparation is not None
         self._names = [b.name for b in plan.sources]
+        self._final = set(plan.sources) <= set(plan.graph.constants)
         self._packing = [s for s in plan.graph.body[: plan.graph.prepared] if isinstance(s, Extern)]
         self.packed: dict[str, torch.Tensor | None] = {
             b.name: None for step in self._packing for b in step.writes
@@ -52,14 +53,24 @@ class Held:
         held: int = sum(t.untyped_storage().nbytes() for t in self.tensors.values())
         return packed + held
 
+    @property
+    def is_final(self) -> bool:
+        """Whether all of it is made of constants, and so for good."""
+        return self._final
+
+    def make(self, address: int, parameters: dict[str, torch.Tensor]) -> None:
+        """Make all of it; the table at the address knows where parameters lie."""
+        self._prepare(address)
+        self._pack(parameters)
+        self.made += 1
+
     def refresh(self, address: int, parameters: tuple[torch.Tensor, ...]) -> None:
         """Make all anew if one parameter is not what it was."""
         with self._lock:
             changed, now = self._changed(address), _versions(parameters)
             if changed or now != self.versions:
-                self._prepare(address)
-                self._pack(dict(zip(self._names, parameters, strict=True)))
-                self.versions, self.made = now, self.made + 1
+                self.make(address, dict(zip(self._names, parameters, strict=True)))
+                self.versions = now
 
     def _pack(self, parameters: dict[str, torch.Tensor]) -> None:
         known = self.tensors | parameters

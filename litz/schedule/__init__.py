@@ -11,6 +11,7 @@ from typing import Any
 
 from litz.config import Config
 from litz.errors import VerifyError
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import walk
 from litz.ir.index import ONE
 from litz.ir.program import Kernel
@@ -31,13 +32,14 @@ from litz.trace import stage
 
 @stage("schedule", "loop order, vector lanes, threads")
 def schedule(
-    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str] = frozenset()
-) -> ScheduledKernel[Any]:
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str] = frozenset(),
+    choices: Choices = NO_CHOICES,
+) -> ScheduledKernel[Any]:  # fmt: skip
     """In the target's way: lanes and threads for a CPU, tiles for a GPU. `fresh` names the buffers
     that lie in memory of ours."""
     if target.kind == "cuda":
         return _tiled(kernel, target, config)
-    return _vectorized(kernel, target, config, fresh)
+    return _vectorized(kernel, target, config, fresh, choices)
 
 
 def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
@@ -58,11 +60,11 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
 
 
 def _vectorized(
-    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str]
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str], choices: Choices
 ) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
-    product = schedule_product(flat, target)
+    product = schedule_product(flat, target, choices.of_product(kernel.origins))
     if product is not None:
         choice = replace(product, asserts=config.debug_index_asserts)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
@@ -80,6 +82,8 @@ def _vectorized(
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
     ordered, choice = vectorize(named, target, config)
+    chosen = choices.of_kernel(kernel.name)
+    choice = choice if chosen is None else chosen.applied(choice)
     past = written_past(ordered, choice, arguments, fresh, target)
     choice = replace(choice, past=past, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))

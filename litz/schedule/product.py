@@ -8,6 +8,9 @@ Example: 256 x 768 times 768 x 3072 on 16 lanes: blocks of 6 x 64, 48 panels, ch
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+from litz.ir.choices import BY_RULE, ProductChoice
 from litz.ir.dtypes import I32
 from litz.ir.expr import Expr, apply, extent_of, integer
 from litz.ir.index import ONE, bounds, coefficient, from_poly, product, to_poly
@@ -17,13 +20,19 @@ from litz.ir.scheduled import Blocking, Choice
 from litz.ir.sizes import at_least, count_of, is_known, named, rounded_up
 from litz.target import Target
 
-# Tasks that a product is cut into, if it has the rows: enough for threads to share evenly.
+# Tasks that a product of unknown rows is cut into: enough for threads to share evenly.
 ENOUGH_TASKS = 16
+# Chunks that are looked at beyond those that the cache asks for.
+MOST_CHUNKS = 8
+# Rows that could be done while a panel comes from the outer caches.
+PANEL_ROWS = 2
 # Floating-point operations worth waking a thread for.
 WORTH_A_THREAD = 2_000_000
 
 
-def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
+def schedule_product(
+    kernel: Kernel, target: Target, chosen: ProductChoice = BY_RULE
+) -> Choice | None:
     """How to run a kernel that is a product; None if it is none."""
     found = kernel_product(kernel)
     if found is None:
@@ -38,14 +47,21 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     last = found.columns[-1]
     if len(found.columns) > 1 and last.extent.number % lanes:
         return None
-    width = target.panel_columns(found.node.dtype.bytes, columns)
+    width = target.panel_columns(found.node.dtype.bytes, columns, chosen.vectors)
     group = _group(found, width, target)
     if group is None:
         return None
     depth, taps = found.depth.extent.number, extent_of(found.taps)
-    tasks = batches.hint * -(-columns // width)
-    chunk = _chunk(rows, depth * _left_bytes(found), tasks, target)
-    block = min(target.block_rows, rows.number) if rows.is_const else target.block_rows
+    block = chosen.block or target.block_rows
+    fitting = target.l2_bytes // 2 // (depth * _left_bytes(found))
+    panels = -(-columns // width)
+    if rows.is_const:
+        chunk = integer(_chunk(batches.hint, rows.number, panels, fitting, block, target.threads))
+    else:
+        chunk = _chunk_of_any(rows, fitting, batches.hint * panels, block)
+    if chosen.chunk is not None:
+        chunk = integer(-(-chosen.chunk // block) * block)  # a chunk ends with a whole block
+    block = min(block, rows.number) if rows.is_const else block
     blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group, taps)
     work = 2 * min(chunk.hint, rows.hint) * min(width, columns) * depth * taps
     worth = max(WORTH_A_THREAD // work, 1)
@@ -58,17 +74,39 @@ def _left_bytes(product: Product) -> int:
     return sum(node.dtype.bytes for node in loads(product.left) if product.depth in node.axes)
 
 
-def _chunk(rows: Expr, row_bytes: int, tasks: int, target: Target) -> Expr:
-    """Rows that stay in half of the cache, fewer if that leaves too few tasks; whole blocks, about
-    as many in each chunk. Of symbolic rows, each call finds it by the same rule."""
-    block = integer(target.block_rows)
-    fitting = integer(max(target.l2_bytes // 2 // row_bytes, 1))
+def _chunk(
+    batches: int, rows: int, panels: int, fitting: int, block: int, threads: int
+) -> int:  # fmt: skip
+    """Rows of a task: whole blocks, no more than fit the cache, so many that threads, which take
+    tasks in a row, get about the same; else as many as possible."""
+    least = -(-rows // max(fitting, block))
+    counts = range(least, min(least + MOST_CHUNKS, -(-rows // block)) + 1)
+    sizes = dict.fromkeys(-(-rows // (count * block)) * block for count in counts)
+    return min(sizes, key=lambda chunk: (_longest(batches, rows, panels, chunk, threads), -chunk))
+
+
+def _longest(batches: int, rows: int, panels: int, chunk: int, threads: int) -> int:
+    """The most rows times panels that one thread gets, with what a panel costs once a task."""
+    each = -(-rows // chunk) * panels  # tasks of a matrix of the batch
+
+    def before(task: int) -> int:
+        whole, rest = divmod(task, each)
+        number, panel = divmod(rest, panels)
+        begun = min(number * chunk, rows)
+        size = min(chunk, rows - begun)
+        return (whole * rows + begun) * panels + panel * size + task * PANEL_ROWS
+
+    cuts = [before(batches * each * k // threads) for k in range(threads + 1)]
+    return max(high - low for low, high in pairwise(cuts))
+
+
+def _chunk_of_any(rows: Expr, fitting: int, tasks: int, block: int) -> Expr:
+    """The same of rows that only a call knows: enough tasks, about as many rows in each."""
     shared = rounded_up(rows, -(-ENOUGH_TASKS // tasks))
-    most = apply("max", apply("min", fitting, shared), block)
-    most = integer(most.hint) if rows.is_const else most
-    chunks = rounded_up(rows, most)
-    blocks = rounded_up(rows, product((chunks, block)))
-    return named(product((blocks, block)), low=target.block_rows)
+    least = integer(block)
+    most = apply("max", apply("min", integer(max(fitting, 1)), shared), least)
+    blocks = rounded_up(rows, product((rounded_up(rows, most), least)))
+    return named(product((blocks, least)), low=block)
 
 
 def _group(product: Product, width: int, target: Target) -> int | None:

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 import torch
 
+from litz.autotune.peak import Peak
 from litz.bench.agreement import Agreement
 from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Settings
-from litz.bench.peak import Peak
 from litz.bench.results import OURS, Row
 from litz.bench.suites import SUITES, case_named, gemm
 from litz.bench.suites.gemm import PEAK, measure_peak

@@ -11,14 +11,11 @@ from litz.config import FLAGS, MODES, Config
 from litz.config.flags import GROUPS
 from litz.config.values import check
 
-HARMLESS = {
-    "on_error",
-    "debug",
-    "verify",
-    "disable_progress",
-    "compile_threads",
-    "triton.launch_graphs",
-}
+HARMLESS = {"on_error", "debug", "verify", "disable_progress", "compile_threads"}
+HARMLESS |= {"max_autotune_budget_seconds", "max_autotune_report_choices_stats"}
+HARMLESS |= {"autotune_in_subproc", "max_autotune_subproc_result_timeout_seconds"}
+HARMLESS |= {"autotune_local_cache", "cache_dir"}
+HARMLESS |= {"triton.launch_graphs"}
 
 
 @pytest.mark.parametrize("flag", FLAGS.values(), ids=FLAGS)
@@ -98,6 +95,8 @@ def _changed(name: str) -> Config:
         "on_error": "raise",
         "cpp.simdlen": 256,
         "max_autotune_gemm_backends": "ATEN",
+        "max_autotune_gemm_search_space": "EXHAUSTIVE",
+        "cache_dir": "here",
         "max_fusion_unique_io_buffers": 4,
         "joint_custom_pre_pass": print,
         "joint_custom_post_pass": print,

@@ -149,8 +149,10 @@ def test_layers_win_in_order() -> None:
 def test_modes_set_their_flags() -> None:
     assert litz.config.snapshot(mode="default").changed() == {}
     assert litz.config.snapshot(mode="reduce-overhead").triton.cudagraphs
-    assert litz.config.snapshot(mode="max-autotune").changed() == {"triton.cudagraphs": True}
-    assert not litz.config.snapshot(mode="max-autotune-no-cudagraphs").triton.cudagraphs
+    tuned = litz.config.snapshot(mode="max-autotune")
+    assert tuned.changed() == {"max_autotune": True, "triton.cudagraphs": True}
+    tuned = litz.config.snapshot(mode="max-autotune-no-cudagraphs")
+    assert tuned.changed() == {"max_autotune": True}
     assert litz.config.list_mode_options("reduce-overhead") == {"triton.cudagraphs": True}
     assert next(iter(litz.config.list_mode_options())) == "default"
 
@@ -201,6 +203,8 @@ def test_unknown_names_offer_the_nearest() -> None:
         ("on_error", 3),
         ("cpp.simdlen", "256"),
         ("post_grad_custom_pre_pass", "my_pass"),
+        ("max_autotune_budget_seconds", "1"),
+        ("max_autotune_budget_seconds", True),
     ],
 )
 def test_types_are_exact(name: str, value: object) -> None:
@@ -241,6 +245,7 @@ def test_the_environment_is_parsed_by_type() -> None:
                 "LITZ_CPP_THREADS": "-1",
                 "LITZ_CPP_SIMDLEN": "None",
                 "LITZ_ON_ERROR": "raise",
+                "LITZ_MAX_AUTOTUNE_BUDGET_SECONDS": "2.5",
                 "PATH": "/bin",
             }
         ).snapshot()
@@ -249,6 +254,7 @@ def test_the_environment_is_parsed_by_type() -> None:
         "verify": False,
         "emulate_precision_casts": True,
         "on_error": "raise",
+        "max_autotune_budget_seconds": 2.5,
     }
 
 
@@ -260,6 +266,9 @@ def test_the_environment_is_parsed_by_type() -> None:
         ("LITZ_MAX_FUSION_SIZE", "0", FlagValueError),
         ("LITZ_VERIFY", "yes", WrongFlagType),
         ("LITZ_ON_ERROR", "ignore", FlagValueError),
+        ("LITZ_MAX_AUTOTUNE_BUDGET_SECONDS", "long", WrongFlagType),
+        ("LITZ_MAX_AUTOTUNE_BUDGET_SECONDS", "inf", WrongFlagType),
+        ("LITZ_MAX_AUTOTUNE_BUDGET_SECONDS", "-1", FlagValueError),
         ("LITZ_POST_GRAD_CUSTOM_PRE_PASS", "my.module", WrongFlagType),
     ],
 )

@@ -11,8 +11,10 @@ from litz.errors import (
     CompileFailed,
     CustomPassFailed,
     DifferentMachines,
+    DiscardedParameter,
     DriverError,
     FlagValueError,
+    FrozenParameterChanged,
     IndexOutOfRange,
     InputMismatch,
     IntegerDivisionByZero,
@@ -58,6 +60,17 @@ TEXTS: list[tuple[LitzError, str]] = [
     (
         WrongFlagType("debug", "int", "3"),
         "flag 'debug' takes int, got '3' of type str. Give it a value of type int.",
+    ),
+    (
+        FrozenParameterChanged("layers.0.weight", 3),
+        "parameter layers.0.weight (and 2 more) was changed after it was frozen into a compiled "
+        "graph. Call torch.compiler.reset() to compile with the new values, or leave freezing off.",
+    ),
+    (
+        DiscardedParameter("sum"),
+        "sum was called on a parameter that was discarded when its module was compiled with "
+        "freezing_discard_parameters. Only the compiled module can use it; load the model anew, or "
+        "leave that flag off.",
     ),
     (
         FlagValueError("debug", 9, "0 to 6"),

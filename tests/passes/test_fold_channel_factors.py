@@ -1,4 +1,4 @@
-"""What scales and shifts the channels of a convolution goes into its weights, and follows them."""
+"""What scales and shifts the channels of a layer goes into its weights, and follows them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import litz
 from litz.ir.expr import walk
 from litz.ir.program import Kernel
+from litz.report import Explanation
 
 
 def _norm(channels: int, kind: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
@@ -35,7 +36,32 @@ class Scaled(nn.Module):
         return (3 - self.conv(x) / self.gamma) * 0.5 + self.beta - 1
 
 
+class LayerScale(nn.Module):
+    """Rows in three dimensions, a factor a column, a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(24, 40)
+        self.gamma = nn.Parameter(torch.randn(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.linear(x) * self.gamma + 0.5).relu()
+
+
+class MatrixBias(nn.Module):
+    """What is added differs from row to row: no bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(24, 40))
+        self.bias, self.gamma = (nn.Parameter(torch.randn(n, 40)) for n in (30, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x, self.weight) * self.gamma
+
+
 X = torch.randn(2, 4, 9, 9)
+ROWS = torch.randn(30, 24)
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "bias": lambda: (nn.Sequential(nn.Conv2d(4, 8, 3), _norm(8), nn.ReLU()), X),
@@ -48,6 +74,13 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
         nn.Sequential(nn.Conv3d(4, 8, 3), _norm(8, nn.BatchNorm3d)), torch.randn(2, 4, 5, 5, 5)
     ),
     "numbers and factors": lambda: (Scaled(), X),
+    "linear": lambda: (nn.Sequential(nn.Linear(24, 40), _norm(40, nn.BatchNorm1d)), ROWS),
+    "linear, no bias": lambda: (
+        nn.Sequential(nn.Linear(24, 40, bias=False), _norm(40, nn.BatchNorm1d)), ROWS
+    ),
+    "tiny linear": lambda: (nn.Sequential(nn.Linear(24, 4), _norm(4, nn.BatchNorm1d)), ROWS),
+    "rows in three dimensions": lambda: (LayerScale(), ROWS.view(3, 10, 24)),
+    "a matrix for a bias": lambda: (MatrixBias(), ROWS),
 }  # fmt: skip
 
 
@@ -70,6 +103,11 @@ def test_models(name: str) -> None:
         agree()
 
 
+def _explained(model: nn.Module, x: Tensor) -> Explanation:
+    with torch.no_grad():
+        return litz.explain(model, x)
+
+
 def _ops_at_each_call(model: nn.Module, x: Tensor, **options: object) -> set[str]:
     """The ops of the kernels that a warm call runs."""
     with torch.no_grad(), litz.config.patch(options):
@@ -85,6 +123,17 @@ def test_a_batch_norm_costs_a_call_nothing() -> None:
     assert _ops_at_each_call(model, x) <= {"load", "axis", "const", "max"}
     unfolded = _ops_at_each_call(model, x, **{"cpp.weight_prepack": False})
     assert unfolded >= {"mul", "sub", "rsqrt"}  # nothing is kept: then it is cheaper as it was
+
+
+@pytest.mark.parametrize("name", ["linear", "rows in three dimensions"])
+def test_factors_behind_a_linear_layer_cost_a_call_nothing(name: str) -> None:
+    model, x = MODELS[name]()
+    model.eval()
+    rest = {"load", "axis", "const", "reduce", "floordiv", "mod"}
+    assert _ops_at_each_call(model, x) <= rest | {"add", "mul", "max"}
+    (report,) = _explained(model, x).graphs
+    scaled = [k for k in report.kernels[report.plan.graph.prepared :] if len(k.reads) > 3]
+    assert not scaled  # rows, panels and a bias: no factors are read
 
 
 def test_what_is_seen_elsewhere_stays() -> None:

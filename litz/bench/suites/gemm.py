@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from litz.autotune.peak import Peak
 from litz.bench.calls import measure_calls, running_on
 from litz.bench.case import Case, Program, Say, Settings, Suite
-from litz.bench.peak import Peak
 from litz.bench.results import OURS, Row
 from litz.bench.timing import interleave
 

@@ -1,0 +1,43 @@
+"""Autotune: which of several ways to compute a kernel is the quickest here, by timing them.
+
+In: the captured graph, after its passes. Out: `Tuning`: choices that `lower`, `fuse` and `schedule`
+consult, and what they rest on. Without a flag that asks for it, nothing is timed and everything
+runs by the rules of those stages. With one, a way is taken only if it is surely quicker than that;
+results are kept in a database. Example: under `max_autotune`, a linear layer of 16 rows may run in
+blocks of 8 x 3 instead of 6 x 4.
+"""
+
+from __future__ import annotations
+
+from litz.autotune.results import Finding, Ratio, Trial, Tuning
+from litz.autotune.tuner import Tuner
+from litz.config import Config
+from litz.ir.graph import Graph
+from litz.ir.program import Decision
+from litz.target import Target
+from litz.trace import Trace, stage
+
+
+@stage("autotune", "ways to compute kernels, timed")
+def tune(graph: Graph, target: Target, config: Config, trace: Trace) -> Tuning:
+    """Time what the flags ask for."""
+    products = config.max_autotune or config.max_autotune_gemm
+    loops = config.max_autotune or config.max_autotune_pointwise or config.coordinate_descent_tuning
+    if not products and not loops:
+        return Tuning()
+    reason = _reason_not_to(target, config)
+    if reason is not None:
+        refused = Decision("unmet", "max_autotune", f"{graph.kind} graph", reason)
+        return Tuning(decisions=(refused,))
+    return Tuner(graph, target, config, trace).tuning(products, loops)
+
+
+def _reason_not_to(target: Target, config: Config) -> str | None:
+    if config.deterministic:
+        return "no timing may decide about code (deterministic)"
+    if target.kind != "cpu":
+        return "kernels are tuned on the CPU alone"
+    return None
+
+
+__all__ = ["Finding", "Ratio", "Trial", "Tuning", "tune"]

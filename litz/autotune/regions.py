@@ -1,0 +1,172 @@
+"""Regions: each matrix product of a graph with what its kernel does besides, as a graph of its own.
+
+In: a captured graph and the kernels it becomes by rule. Out: a `Region` for each product. What a
+region reads from outside is an input of it; what is made of parameters alone comes along, so that
+it is packed as in the whole. Equal layers have equal `mark`s. Example: of a BERT layer, `addmm`
+with the GELU behind it is one region with the parameters x1 and x2 and the input x0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+import torch.fx
+from torch.fx import Node
+
+from litz.autotune.fingerprint import fingerprint
+from litz.config import Config
+from litz.ir.choices import NO_CHOICES
+from litz.ir.graph import Graph
+from litz.ir.product import kernel_product
+from litz.ir.program import Extern, Kernel, KernelGraph
+from litz.lower import lower
+from litz.passes.aliasing import viewed_operand
+from litz.passes.fold_channel_factors import of_parameters
+from litz.target import Target
+
+aten = torch.ops.aten
+# Where the two matrices stand among the operands.
+PRODUCTS = {
+    aten.mm.default: (0, 1),
+    aten._int_mm.default: (0, 1),
+    aten.bmm.default: (0, 1),
+    aten.addmm.default: (1, 2),
+    aten.baddbmm.default: (1, 2),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A product of `rows` x `depth` by `depth` x `columns`, `batches` of them. `follows` says
+    whether its kernel does more; `kept`, whether the right operand is made of parameters."""
+
+    batches: int
+    rows: int
+    depth: int
+    columns: int
+    dtype: str
+    bytes: int
+    follows: bool
+    kept: bool
+
+    def __str__(self) -> str:
+        many = f"{self.batches} of " if self.batches > 1 else ""
+        size = f"{self.rows} x {self.depth} x {self.columns}"
+        return f"product, {many}{size}, {self.dtype}" + (", with more" if self.follows else "")
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batches * self.rows * self.depth * self.columns
+
+
+@dataclass(frozen=True)
+class Region:
+    """`node` is the product's name in the graph that the region was cut out of."""
+
+    node: str
+    size: Size
+    graph: Graph
+    mark: str  # the fingerprint of its program by rule: what makes two of them equal
+
+
+def regions(graph: Graph, kernels: KernelGraph, target: Target, config: Config) -> list[Region]:
+    """Those of all products that are kernels or calls of their own."""
+    steps: dict[str, list[Kernel | Extern]] = defaultdict(list)
+    for step in kernels.body[kernels.prepared :]:
+        for name in dict.fromkeys(o.node for o in step.origins):
+            steps[name].append(step)
+    known = of_parameters(graph)
+    found = []
+    for node in graph.nodes:
+        if node.target in PRODUCTS and any(_is_product(s, node) for s in steps[node.name]):
+            names = {o.node for step in steps[node.name] for o in step.origins}
+            cut = _Cut(graph, known, steps.keys(), names).graph()
+            if cut is not None:
+                program = lower(cut, target, config, NO_CHOICES)
+                size = _size(node, known, len(names) > 1)
+                found.append(Region(node.name, size, cut, fingerprint(program)))
+    return found
+
+
+def _is_product(step: Kernel | Extern, node: Node) -> bool:
+    if isinstance(step, Extern):
+        return step.target == str(node.target)
+    return kernel_product(step) is not None
+
+
+def _size(node: Node, known: dict[Node, None], follows: bool) -> Size:
+    left, right = (node.args[k] for k in PRODUCTS[node.target])
+    assert isinstance(left, Node) and isinstance(right, Node)
+    *batch, rows, depth = left.meta["val"].shape
+    dtype = left.meta["val"].dtype
+    columns = right.meta["val"].shape[-1]
+    name = str(dtype).removeprefix("torch.")
+    return Size(batch[0] if batch else 1, rows, depth, columns, name, dtype.itemsize, follows,
+                right in known)  # fmt: skip
+
+
+class _Cut:
+    """Copies some nodes of a graph, and what they need, into a graph of their own."""
+
+    def __init__(
+        self, graph: Graph, known: dict[Node, None], computed: object, names: set[str]
+    ) -> None:
+        self.whole, self.known = graph, known
+        self.inside = self._inside(names, set(computed))  # type: ignore[call-overload]
+        self.made = torch.fx.Graph()
+        self.copies: dict[Node, Node] = {}
+        self.static: set[str] = set()
+
+    def _inside(self, names: set[str], computed: set[str]) -> dict[Node, None]:
+        """The named nodes, and views between them, which no step computes."""
+        wanted: dict[Node, None] = {}
+        for node in reversed(self.whole.nodes):
+            views = node.name not in computed and viewed_operand(node) is not None
+            between = views and any(user in wanted for user in node.users)
+            if node.op == "call_function" and (node.name in names or between):
+                wanted[node] = None
+        found: dict[Node, None] = {}
+        for node in reversed(wanted):
+            if node.name in names or any(n in found for n in node.all_input_nodes):
+                found[node] = None
+        return found
+
+    def graph(self) -> Graph | None:
+        """The copy; None if it holds something that is no plain tensor."""
+        values = [n.meta.get("val") for n in self.inside]
+        if not all(isinstance(v, torch.Tensor) for v in values):
+            return None
+        if any(n.target is aten.copy_.default for n in self.inside):
+            return None
+        outputs = [n for n in self.inside if any(u not in self.inside for u in n.users)]
+        for node in self.inside:
+            self._copy(node)
+        self.made.output(tuple(self.copies[n] for n in outputs))
+        module = torch.fx.GraphModule(torch.nn.Module(), self.made)
+        return Graph(module, "inference", static=frozenset(self.static))
+
+    def _copy(self, node: Node) -> Node:
+        if node in self.copies:
+            return self.copies[node]
+        along = node in self.inside or (node in self.known and node.op == "call_function")
+        if along:
+            for operand in node.all_input_nodes:
+                self._copy(operand)
+            made = self.made.node_copy(node, self.copies.__getitem__)
+        else:
+            made = self._input(node)
+        self.copies[node] = made
+        return made
+
+    def _input(self, node: Node) -> Node:
+        """A placeholder, before all else, under a name that says nothing of the whole graph."""
+        places = [n for n in self.made.nodes if n.op == "placeholder"]
+        first = next((n for n in self.made.nodes if n.op != "placeholder"), self.made._root)
+        with self.made.inserting_before(first):
+            made = self.made.placeholder(f"x{len(places)}")
+        made.meta = {"val": node.meta["val"]}
+        if node in self.known:
+            self.static.add(made.name)
+        return made

@@ -1,0 +1,179 @@
+"""A trial: two small programs are compiled by the usual stages and called in turns.
+
+In: a program with the choices about it, twice: by rule, and another way. Out: `Ratio`, or an error.
+Both get the same random inputs and must give the same results, but for rounding. Calls take turns,
+so a busy moment falls on both, and what is looked at is the ratio of two neighbours. Example:
+`Here(target, config).compared(Variant(program, NO_CHOICES), Variant(program, other), 0.2)`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from litz.autotune.results import Ratio
+from litz.build import build
+from litz.codegen import emit
+from litz.config import Config
+from litz.fuse import fuse
+from litz.ir.choices import Choices
+from litz.ir.program import Buffer, KernelGraph, LoopProgram
+from litz.plan import plan
+from litz.runtime import link
+from litz.runtime.steps import numbers, torch_dtype
+from litz.schedule import schedule
+from litz.target import Target
+from litz.trace import Trace
+
+# A sample lasts at least this long: shorter calls are repeated until the clock sees them.
+SHORTEST_SAMPLE = 50e-6
+FEWEST, MOST = 9, 101  # pairs of samples
+# Another choice must be so much quicker, to be worth code that the rules would not write.
+MARGIN = 0.97
+# How far two results may lie apart, as a part of the largest number.
+ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+
+Call = Callable[[], list[Any]]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A program and the choices it is compiled with."""
+
+    program: LoopProgram | KernelGraph
+    choices: Choices
+
+
+class WrongResult(Exception):
+    """Another choice gave other numbers: it is not taken, whatever its speed."""
+
+
+def kernels_of(variant: Variant, target: Target, config: Config) -> KernelGraph:
+    """The kernels of a variant; what is given as kernels stays as it is."""
+    program = variant.program
+    if isinstance(program, KernelGraph):
+        return program
+    return fuse(program, target, config, variant.choices)
+
+
+def callable_of(variant: Variant, target: Target, config: Config, inputs: list[Any]) -> Call:
+    """Compile a variant, silently, and bind its inputs."""
+    quiet = replace(config, debug=0, verify=False, size_asserts=False)
+    planned = plan(kernels_of(variant, target, quiet), quiet)
+    kernels = planned.graph.kernels
+    chosen = (planned.fresh, variant.choices)
+    scheduled = [schedule(k, target, quiet, *chosen) for k in kernels]
+    source = emit(planned, scheduled, target)
+    binary = build(source, target, quiet, Trace())
+    call = link(planned, source, binary, {}, quiet, target).call
+    return lambda: call(list(inputs))
+
+
+def inputs_of(program: LoopProgram | KernelGraph) -> list[torch.Tensor]:
+    """Tensors to call a program with, the same in every process; the user's generator is left
+    alone. Wide integers may be places, and zero is one in every tensor."""
+    generator = torch.Generator().manual_seed(0)
+    return [_tensor(b, generator) for b in program.inputs if isinstance(b, Buffer)]
+
+
+def _tensor(buffer: Buffer, generator: torch.Generator) -> torch.Tensor:
+    dtype = torch_dtype(buffer.dtype)
+    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
+    room = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if n > 1)
+    if dtype.is_floating_point:
+        flat = torch.randn(room, generator=generator).to(dtype)
+    elif dtype.itemsize == 1:
+        low, high = (0, 2) if dtype is torch.bool else (-100, 100)
+        flat = torch.randint(low, high, (room,), generator=generator).to(dtype)
+    else:
+        flat = torch.zeros(room, dtype=dtype)
+    return flat.as_strided(shape, strides)
+
+
+class Here:
+    """Runs trials in this process. What a rule was compiled to is kept for the next trial, which is
+    most often about the same."""
+
+    def __init__(self, target: Target, config: Config) -> None:
+        self.target, self.config = target, config
+        self._last: tuple[Variant, list[torch.Tensor], Call] | None = None
+
+    def compared(self, rule: Variant, other: Variant, seconds: float) -> Ratio:
+        """Time both, for at most about so long; stop when it is plain which one is quicker."""
+        with torch.no_grad():
+            if self._last is None or self._last[0] is not rule:
+                inputs = inputs_of(rule.program)
+                call = callable_of(rule, self.target, self.config, inputs)
+                self._last = (rule, inputs, call)
+            _, inputs, call = self._last
+            another = callable_of(other, self.target, self.config, inputs)
+            _check(another(), call())
+            return _timed(call, another, seconds)
+
+    def tried(self, rule: Variant, other: Variant, seconds: float) -> Ratio | str:
+        """The ratio, or a text that says what went wrong: no trial may end a compile."""
+        try:
+            return self.compared(rule, other, seconds)
+        except WrongResult as error:
+            return str(error)
+        except Exception as error:
+            return f"failed: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+
+
+def _check(found: list[Any], expected: list[Any]) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        if not isinstance(mine, torch.Tensor):
+            continue
+        rounding = ROUNDING.get(mine.dtype)
+        if rounding is None:
+            same = torch.equal(mine, theirs)
+        else:
+            finite = theirs[torch.isfinite(theirs)].abs().double()
+            scale = finite.max().item() if finite.numel() else 1.0
+            near = {"rtol": rounding, "atol": rounding * scale, "equal_nan": True}
+            same = torch.allclose(mine.double(), theirs.double(), **near)  # type: ignore[arg-type]
+        if not same:
+            raise WrongResult("other numbers than by rule")
+
+
+def _timed(rule: Call, other: Call, seconds: float) -> Ratio:
+    for call in (rule, other):  # pages, caches and threads
+        call()
+    repeats = max(1, math.ceil(SHORTEST_SAMPLE / max(_sample(rule, 1), 1e-9)))
+    rules: list[float] = []
+    ratios: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(ratios) < FEWEST or (len(ratios) < MOST and time.perf_counter() < end):
+        first, second = (rule, other) if len(ratios) % 2 else (other, rule)
+        times = {id(call): _sample(call, repeats) for call in (first, second)}
+        rules.append(times[id(rule)])
+        ratios.append(times[id(other)] / times[id(rule)])
+        if len(ratios) >= FEWEST and _is_plain(interval(ratios)):
+            break
+    low, high = interval(ratios)
+    return Ratio(statistics.median(ratios), low, high, statistics.median(rules))
+
+
+def _sample(call: Call, repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return (time.perf_counter() - start) / repeats
+
+
+def _is_plain(span: tuple[float, float]) -> bool:
+    """Surely not quicker by the margin, or surely much quicker."""
+    return span[0] > MARGIN or span[1] < MARGIN * MARGIN
+
+
+def interval(samples: list[float]) -> tuple[float, float]:
+    """Between which two samples the median lies with 99 %, whatever their distribution."""
+    ordered = sorted(samples)
+    outside = max(math.floor(len(ordered) / 2 - 1.29 * math.sqrt(len(ordered))), 0)
+    return ordered[outside], ordered[len(ordered) - 1 - outside]

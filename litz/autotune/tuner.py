@@ -1,0 +1,279 @@
+"""The tuner: answers questions about kernels by trials, the dearest first, within a budget.
+
+In: the captured graph, flags. Out: `Tuning`. The database answers what was asked before, in
+whatever process. A choice is taken if its interval lies below the margin, and if it does so again
+in a second trial: of many that are tried, one looks quick by chance. Whatever happens to a trial,
+the rule's choice is there.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from importlib import metadata
+from typing import Any
+
+import llvmlite
+import torch
+
+from litz.autotune.cost import Machine, measured
+from litz.autotune.database import Database, Json, folder_of
+from litz.autotune.questions import Question, loop_questions, product_questions
+from litz.autotune.results import AnyChoice, Finding, Ratio, Trial, Tuning
+from litz.autotune.trial import MARGIN, Here, Variant, kernels_of
+from litz.autotune.worker import Apart
+from litz.codegen.llvm.module import structure
+from litz.config import Config
+from litz.fuse import fuse
+from litz.ir.choices import NO_CHOICES
+from litz.ir.graph import Graph
+from litz.ir.program import Decision, Extern, KernelGraph
+from litz.lower import lower
+from litz.schedule import schedule
+from litz.target import Target
+from litz.trace import Trace
+
+# Seconds of one trial, at most; most are over as soon as it is plain that they lead nowhere.
+TRIAL = 0.25
+# A step of the descent must gain as much, or it would walk about in the noise.
+STEP = 0.99
+# Of what the database keeps: with another number, old results are asked for anew.
+VERSION = 1
+# Flags that change the answer, of those that tuning itself reads.
+ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
+         "benchmark_epilogue_fusion", "max_autotune_gemm_backends")  # fmt: skip
+
+
+class Tuner:
+    """Tunes one graph."""
+
+    def __init__(self, graph: Graph, target: Target, config: Config, trace: Trace) -> None:
+        self.graph, self.target, self.config, self.trace = graph, target, config, trace
+        self.database = Database(folder_of(config))
+        self.choices = NO_CHOICES
+        self.findings: list[Finding] = []
+        self.decisions: list[Decision] = []
+        self.timed = 0
+        self.end = time.monotonic() + config.max_autotune_budget_seconds
+        self.runner = Apart(config) if config.autotune_in_subproc else Here(target, config)
+
+    def tuning(self, products: bool, loops: bool) -> Tuning:
+        """Products first: what they are fused with decides what other kernels there are."""
+        try:
+            if products:
+                found = product_questions(self.graph, self._kernels(), self.target, self.config)
+                named = self._answered(found)
+                self.choices = replace(self.choices, products=named)
+            if loops:
+                kernels = self._kernels()
+                asked = loop_questions(kernels, self.target, self.config, self.choices)
+                self.choices = replace(self.choices, kernels=self._answered(asked))
+        finally:
+            if isinstance(self.runner, Apart):
+                self.runner.stop()
+        self._report()
+        notes = [self._unmet("database", note) for note in self.database.notes]
+        decided = (*self.decisions, *notes)
+        return Tuning(self.choices, tuple(self.findings), decided, self.timed)
+
+    def _kernels(self) -> Any:
+        program = lower(self.graph, self.target, self.config, self.choices)
+        return fuse(program, self.target, self.config, self.choices)
+
+    def _unmet(self, name: str, reason: str) -> Decision:
+        return Decision("unmet", "max_autotune", name, reason)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def _answered(self, questions: list[Question]) -> dict[str, Any]:
+        """For each name that another choice than the rule's is taken for, that choice."""
+        open_: list[Question] = []
+        findings: list[Finding] = []
+        for question in questions:
+            known = self._known(question)
+            (open_ if known is None else findings).append(known or question)  # type: ignore
+        if open_:
+            machine = self._machine()
+            open_.sort(key=lambda q: -q.cost(machine))
+            for number, question in enumerate(open_, 1):
+                self.trace.count(number, len(open_))
+                findings += self._asked(question, machine)
+            self.trace.count(0, 0)
+        self.findings += findings
+        taken = [f for f in findings if f.choice != f.default]
+        return {name: finding.choice for finding in taken for name in finding.names}
+
+    def _asked(self, question: Question, machine: Machine) -> list[Finding]:
+        if time.monotonic() > self.end:
+            self.decisions.append(self._unmet(question.what, "max_autotune_budget_seconds"))
+            return []
+        search = _Search(self, question)
+        choice = search.best(question.listed(machine), self.config.coordinate_descent_tuning)
+        trials = tuple(search.trials)
+        if search.complete:
+            self.database.put(self._key(question), _kept(choice, trials))
+        else:
+            reason = "max_autotune_budget_seconds, before all was tried"
+            self.decisions.append(self._unmet(question.what, reason))
+        return [Finding(question.what, question.names, choice, trials)]
+
+    def _known(self, question: Question) -> Finding | None:
+        value = self.database.get(self._key(question))
+        if value is None:
+            return None
+        kind = type(question.default)
+        try:
+            choice, trials = _chosen(kind, value["choice"]), _trials(kind, value["trials"])
+        except (KeyError, TypeError, ValueError):
+            self.database.notes.append(f"an entry about {question.what} makes no sense")
+            return None
+        return Finding(question.what, question.names, choice, trials, kept=True)
+
+    def _key(self, question: Question) -> Json:
+        """All that an answer depends on, as JSON."""
+        flags = {k: v for k, v in self.config.code_key() if isinstance(v, (bool, int, str))}
+        tuning = {k: v for k, v in flags.items() if "autotune" not in k or k in ASKED}
+        return {**self._place(), "program": question.mark, "what": question.what, "flags": tuning}
+
+    def _place(self) -> Json:
+        """The machine and the versions of what makes the code."""
+        target = self.target
+        return {
+            "version": VERSION, "litz": _version("litz"), "torch": torch.__version__,
+            "llvmlite": llvmlite.__version__, "cpu": target.name, "threads": target.threads,
+            "vector_bytes": target.vector_bytes, "l2_bytes": target.l2_bytes,
+            "torch_threads": torch.get_num_threads(),
+        }  # fmt: skip
+
+    def _machine(self) -> Machine:
+        """The peaks, measured once on a machine."""
+        key = {**self._place(), "machine": True}
+        value = self.database.get(key)
+        if value is not None and set(value) == {"flops", "bandwidth"}:
+            return Machine(float(value["flops"]), float(value["bandwidth"]))
+        machine = measured(self.target.threads)
+        self.database.put(key, vars(machine))
+        return machine
+
+    # -- trials ----------------------------------------------------------------------------------
+
+    def trial(self, rule: Variant, other: Variant) -> Ratio | str:
+        """Two variants side by side, here or in a process of their own."""
+        self.timed += 1
+        return self.runner.tried(rule, other, TRIAL)
+
+    def fused(self, variant: Variant) -> Variant:
+        """The same as kernels: fused once, for all that follows."""
+        return replace(variant, program=kernels_of(variant, self.target, self.config))
+
+    def signature(self, variant: Variant) -> object:
+        """What the code of kernels depends on: equal ones need not be timed."""
+        graph = variant.program
+        assert isinstance(graph, KernelGraph)
+        given = (self.target, self.config, frozenset[str](), variant.choices)
+        kernels = [schedule(k, *given) for k in graph.kernels]
+        calls = tuple((s.target, str(s.args)) for s in graph.body if isinstance(s, Extern))
+        return (tuple(map(structure, kernels)), calls)
+
+    def _report(self) -> None:
+        fresh = [f for f in self.findings if not f.kept]
+        if fresh and self.config.max_autotune_report_choices_stats:
+            for finding in fresh:
+                self.trace.note(0, finding.title, finding.table())
+
+
+class _Search:
+    """The trials about one question."""
+
+    def __init__(self, tuner: Tuner, question: Question) -> None:
+        self.tuner, self.question = tuner, question
+        self.rule = tuner.fused(question.variant(question.default))
+        self.trials: list[Trial] = []
+        self.seen = {tuner.signature(self.rule)}
+        self.complete = True
+
+    def best(self, listed: list[AnyChoice], descend: bool) -> AnyChoice:
+        """The quickest choice that is surely quicker than the rule's, twice."""
+        for choice in listed:
+            self._try(choice)
+        if descend:
+            self._descend()
+        for trial in self._winners():
+            again = self._again(trial.choice)
+            if isinstance(again, Ratio) and again.high < MARGIN:
+                return trial.choice
+        return self.question.default
+
+    def _winners(self) -> list[Trial]:
+        sure = [(t.ratio.median, k) for k, t in enumerate(self.trials)
+                if t.ratio is not None and t.ratio.high < MARGIN]  # fmt: skip
+        return [self.trials[k] for _, k in sorted(sure)]
+
+    def _descend(self) -> None:
+        """From the best so far to what lies beside it, while that is better."""
+        at: AnyChoice | None = None
+        while True:
+            winners = self._winners()
+            now = winners[0].choice if winners else self.question.default
+            if now == at:
+                return
+            at = now
+            for choice in self.question.near(at):
+                self._try(choice)
+
+    def _try(self, choice: AnyChoice) -> None:
+        if any(t.choice == choice for t in self.trials) or choice == self.question.default:
+            return
+        if time.monotonic() > self.tuner.end:
+            self.complete = False
+            return
+        try:
+            other = self.tuner.fused(self.question.variant(choice))
+            signature = self.tuner.signature(other)
+        except Exception as error:  # a choice that cannot be compiled is none
+            self.trials.append(Trial(choice, note=f"failed: {type(error).__name__}"))
+            return
+        if signature in self.seen:
+            return
+        self.seen.add(signature)
+        found = self.tuner.trial(self.rule, other)
+        if isinstance(found, Ratio):
+            self.trials.append(Trial(choice, found))
+        else:
+            self.trials.append(Trial(choice, note=found))
+
+    def _again(self, choice: AnyChoice) -> Ratio | str:
+        return self.tuner.trial(self.rule, self.question.variant(choice))
+
+
+# -- what the database keeps ---------------------------------------------------------------------
+
+
+def _kept(choice: AnyChoice, trials: tuple[Trial, ...]) -> Json:
+    rows = [{"choice": t.choice.facts(), "note": t.note,
+             "ratio": None if t.ratio is None else vars(t.ratio)} for t in trials]  # fmt: skip
+    return {"choice": choice.facts(), "trials": rows}
+
+
+def _chosen(kind: type[AnyChoice], facts: Json) -> AnyChoice:
+    choice = kind(**facts)
+    for name, value in facts.items():
+        usual = {"backend": ("LITZ", "ATEN", "LOOP"), "fused": (True, False)}.get(name)
+        if value not in usual if usual else type(value) is not int or value < 1:
+            raise ValueError(f"{name} cannot be {value!r}")
+    return choice
+
+
+def _trials(kind: type[AnyChoice], rows: list[Json]) -> tuple[Trial, ...]:
+    def one(row: Json) -> Trial:
+        ratio = None if row["ratio"] is None else Ratio(**row["ratio"])
+        return Trial(_chosen(kind, row["choice"]), ratio, str(row["note"]))
+
+    return tuple(map(one, rows))
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"

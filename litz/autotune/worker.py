@@ -1,0 +1,163 @@
+"""Trials in a process of their own: what runs there, and who talks to it.
+
+In: jobs as JSON, a line each: two programs as text, the choices about them, flags. Out: a line of
+JSON for each: the ratio, or what went wrong. Programs travel as text because text rebuilds them;
+nothing is pickled. A trial that kills its process or takes too long costs that trial alone: the
+next one gets a new process. Example: `Apart(config).tried(rule, other, 0.2)`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import litz
+from litz.autotune.results import Ratio
+from litz.autotune.trial import Here, Variant
+from litz.config import Config, snapshot
+from litz.ir.choices import Choices, LoopChoice, ProductChoice
+from litz.ir.parse import parse_graph, parse_program
+from litz.ir.program import Extern, KernelGraph, LoopProgram
+from litz.ir.text import graph_text, program_text
+from litz.target import host
+
+# Calls that write into memory they are given; the text of a program does not say so.
+INTO = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
+
+
+def variant_json(variant: Variant) -> dict[str, Any]:
+    """A variant as JSON. Without the names of nodes: they are those of a graph that stays here."""
+    whole = isinstance(variant.program, LoopProgram)
+    text = program_text(variant.program) if whole else graph_text(variant.program)  # type: ignore
+    chosen = variant.choices
+    return {
+        "text": text,
+        "whole": whole,
+        "products": {name: choice.facts() for name, choice in chosen.products.items()},
+        "kernels": {name: choice.facts() for name, choice in chosen.kernels.items()},
+    }
+
+
+def variant_of(facts: dict[str, Any]) -> Variant:
+    """The inverse."""
+    products = {name: ProductChoice(**given) for name, given in facts["products"].items()}
+    kernels = {name: LoopChoice(**given) for name, given in facts["kernels"].items()}
+    parsed: LoopProgram | KernelGraph
+    parsed = parse_program(facts["text"]) if facts["whole"] else parse_graph(facts["text"])
+    body: Any = tuple(map(_with_place, parsed.body))
+    return Variant(replace(parsed, body=body), Choices(products, kernels))
+
+
+def _with_place(step: Any) -> Any:
+    """A call that has an out= form gets its place from the plan, as where it was lowered."""
+    into = isinstance(step, Extern) and step.target in INTO
+    return replace(step, into=True) if into else step
+
+
+class Apart:
+    """Runs trials in another process, which is started when it is first needed."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.timeout = config.max_autotune_subproc_result_timeout_seconds
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def tried(self, rule: Variant, other: Variant, seconds: float) -> Ratio | str:
+        """The ratio, or a text that says what went wrong."""
+        flags = {k: v for k, v in self.config.changed().items() if not callable(v)}
+        job = {
+            "rule": variant_json(rule), "other": variant_json(other), "flags": flags,
+            "threads": torch.get_num_threads(), "seconds": seconds,
+        }  # fmt: skip
+        answer = self._ask(json.dumps(job).encode() + b"\n")
+        return answer if isinstance(answer, str) else Ratio(**answer)
+
+    def _ask(self, line: bytes) -> Any:
+        process = self.process = self.process or _started()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+            found = _line(process.stdout.fileno(), self.timeout)
+        except BrokenPipeError:
+            found = b""
+        if found.endswith(b"\n"):
+            return json.loads(found)
+        slow = process.poll() is None and found is not _END
+        self.stop()
+        return f"took more than {self.timeout:g} s" if slow else "ended its process"
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+
+_END = b""  # the process closed its side
+
+
+def _line(descriptor: int, timeout: float) -> bytes:
+    """What a process writes until the end of a line, or until it is too late."""
+    found, end = bytearray(), time.monotonic() + timeout
+    while not found.endswith(b"\n"):
+        ready, _, _ = select.select([descriptor], [], [], max(end - time.monotonic(), 0))
+        if not ready:
+            return b"late"
+        more = os.read(descriptor, 1 << 16)
+        if not more:
+            return _END
+        found += more
+    return bytes(found)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """The same Litz, wherever this one was imported from."""
+    paths = [str(Path(litz.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
+
+
+class Worker:
+    """Does jobs; one that begins as the last one did finds its half of the work done."""
+
+    def __init__(self) -> None:
+        self.settings: Any = None
+        self.facts: Any = None
+        self.rule: Variant
+        self.here: Here
+
+    def answer(self, job: dict[str, Any]) -> Any:
+        """Do one job."""
+        settings = (job["flags"], job["threads"])
+        if settings != self.settings:
+            torch.set_num_threads(job["threads"])
+            config = snapshot(job["flags"])
+            self.here = Here(host(config.cpp.threads, config.cpp.simdlen), config)
+            self.settings, self.facts = settings, None
+        if job["rule"] != self.facts:
+            self.rule, self.facts = variant_of(job["rule"]), job["rule"]
+        found = self.here.tried(self.rule, variant_of(job["other"]), job["seconds"])
+        return vars(found) if isinstance(found, Ratio) else found
+
+
+def main() -> None:
+    """A job a line until there are no more. What libraries print must not reach the answers."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
+        answers.flush()

@@ -1,0 +1,90 @@
+"""Computation at compile time of what depends on frozen parameters alone.
+
+In: `Graph`, behind the passes that rewrite what is done to parameters. Out: the number of tensors
+computed. They are constants from then on; parameters that nothing else reads are let go. Packing
+weights is up to kernels (`runtime/held.py`), and is not done here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import Node
+
+from litz.ir.graph import Graph
+from litz.passes.aliasing import Aliases, viewed_operand
+from litz.passes.constants import attribute, call, replace_by_attribute
+from litz.passes.fold_channel_factors import of_parameters
+from litz.passes.fold_constants import has_expected_layout
+
+_FOLDED = ("aten", "prims")  # what other libraries make may be no plain tensor
+
+
+def fold_frozen(graph: Graph) -> int:
+    """Computes what is made of frozen parameters, once.
+
+    s = aten.mul(self._frozen_g, self._frozen_i)        y = aten.mul(x, self._folded0)
+    y = aten.mul(x, s)                            ->
+    """
+    if not graph.frozen:
+        return 0
+    known = of_parameters(graph)
+    aliases = Aliases(graph.module.graph)
+    wanted = [n for n in known if _is_wanted(n, known, aliases)]
+    values: dict[Node, torch.Tensor | None] = {}
+    folded = 0
+    with unset_fake_temporarily():
+        made = {node: _value(graph, node, values) for node in wanted}
+    for node, value in made.items():
+        if value is not None and has_expected_layout(node, value):
+            replace_by_attribute(graph, node, value)
+            folded += 1
+    for node in reversed(graph.nodes):
+        if (node in known or node.op == "get_attr") and node.op != "placeholder" and not node.users:
+            graph.module.graph.erase_node(node)
+    used = {str(n.target) for n in graph.nodes if n.op == "get_attr"}
+    for name in [name for name in graph.attributes if name not in used]:
+        del graph.attributes[name]
+    return folded
+
+
+def _is_wanted(node: Node, known: dict[Node, None], aliases: Aliases) -> bool:
+    """A plain tensor in memory of its own, which something at each call reads, and nobody gets."""
+    computed = isinstance(node.target, OpOverload) and node.target.namespace in _FOLDED
+    if not computed or viewed_operand(node) is not None or not node.all_input_nodes:
+        return False
+    return not aliases.leaves(node) and any(_is_read(user, known) for user in node.users)
+
+
+def _is_read(user: Node, known: dict[Node, None]) -> bool:
+    """By something that is not folded itself; through views, too."""
+    if user not in known:
+        return True
+    computed = isinstance(user.target, OpOverload) and user.target.namespace in _FOLDED
+    return not computed or (
+        viewed_operand(user) is not None and any(_is_read(u, known) for u in user.users)
+    )
+
+
+def _value(
+    graph: Graph, root: Node, values: dict[Node, torch.Tensor | None]
+) -> torch.Tensor | None:
+    """The value of a node, from those of its operands; None if one of them has none."""
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        missing = [n for n in node.all_input_nodes if n not in values]
+        if missing:
+            stack += missing
+            continue
+        if node not in values:
+            operands = {n: values[n] for n in node.all_input_nodes}
+            if node.op == "get_attr":
+                values[node] = attribute(graph, node)
+            elif node.op != "call_function" or None in operands.values():
+                values[node] = None
+            else:
+                values[node] = call(node, operands)  # type: ignore[arg-type]
+        stack.pop()
+    return values[root]

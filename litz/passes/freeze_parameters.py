@@ -1,0 +1,49 @@
+"""Parameters become constants: a frozen graph computes with what they were when it was compiled.
+
+In: `Graph` with the values of its parameters. Out: the number of parameters frozen. The graph still
+takes them, so that its caller need not know; `runtime/frozen.py` sees to it that they are what they
+were. What is made of them alone is computed by `fold_frozen`, behind all passes that rewrite it.
+"""
+
+from __future__ import annotations
+
+from litz.ir.graph import Graph, constant_name
+from litz.ir.program import Decision
+
+
+def freeze_parameters(graph: Graph) -> int:
+    """Reads the parameters of a graph without gradients from the graph itself.
+
+    w = placeholder                          w = placeholder
+    y = aten.mul(x, w)             ->        f = self._frozen_w
+                                             y = aten.mul(x, f)
+    """
+    reason = _reason_not_to(graph)
+    if reason is not None:
+        graph.decisions.append(Decision("unmet", "freezing", f"{graph.kind} graph", reason))
+        return 0
+    nodes = graph.module.graph
+    places = [n for n in graph.nodes if n.op == "placeholder"]
+    first = places[-1].next
+    for place in (p for p in places if p.name in graph.values):
+        name = f"_frozen_{constant_name(place.name)}"
+        tensor = graph.values[place.name][1].detach()
+        graph.module.register_buffer(name, tensor)
+        graph.attributes[name] = tensor
+        with nodes.inserting_before(first):
+            read = nodes.get_attr(name)
+        read.meta = dict(place.meta)
+        # A parameter that is returned is returned itself.
+        place.replace_all_uses_with(read, delete_user_cb=lambda user: user.op != "output")
+        graph.frozen[place.name] = graph.values[place.name]
+    return len(graph.frozen)
+
+
+def _reason_not_to(graph: Graph) -> str | None:
+    if graph.kind != "inference":
+        return "gradients are wanted, so parameters will change; compile under torch.no_grad()"
+    if not graph.static:
+        return "it has no parameters, or none are kept on this target"
+    if not graph.values:
+        return "its parameters are not at hand: sizes are symbolic, or tensors are subclasses"
+    return None

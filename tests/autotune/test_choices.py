@@ -1,0 +1,131 @@
+"""Choices: they print as Python that makes them, and each gives the product that eager gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from litz.autotune.cost import Machine, estimate
+from litz.autotune.descent import neighbours
+from litz.autotune.regions import Size
+from litz.autotune.space import beside, blocks, candidates
+from litz.autotune.trial import Here, Variant, callable_of
+from litz.config import snapshot
+from litz.fuse import fuse
+from litz.ir.choices import ANY, NO_CHOICES, Choices, LoopChoice, ProductChoice
+from litz.lower import lower
+from litz.target import host
+from tests.stages import stages
+
+MACHINE = Machine(2e11, 2e10)
+SIZE = Size(1, 16, 768, 3072, "float32", 4, True, True)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [ProductChoice(), ProductChoice("ATEN"), ProductChoice(block=8, vectors=3, fused=False),
+     LoopChoice(), LoopChoice(lanes=32, grain=4)],
+)  # fmt: skip
+def test_a_choice_prints_as_python(choice: ProductChoice | LoopChoice) -> None:
+    assert eval(repr(choice)) == choice
+    assert type(choice)(**choice.facts()) == choice
+    assert hash(choice) == hash(eval(repr(choice)))
+
+
+def test_only_what_differs_is_printed() -> None:
+    assert repr(ProductChoice(block=8)) == "ProductChoice(block=8)"
+
+
+def test_blocks_fit_the_registers() -> None:
+    target = host()
+    found = blocks(SIZE, target)
+    for choice in found:
+        if choice.block is not None and choice.vectors is not None:
+            used = choice.block * choice.vectors + choice.vectors + 1
+            assert used <= target.registers and choice.block <= SIZE.rows
+    assert len(set(found)) == len(found) > 10
+
+
+def test_the_model_orders_and_prunes() -> None:
+    target = host()
+    listed = candidates(SIZE, target, snapshot({}), MACHINE)
+    every = candidates(
+        SIZE, target, snapshot({"max_autotune_gemm_search_space": "EXHAUSTIVE"}), MACHINE
+    )
+    assert len(listed) <= 9 < len(every) and set(listed) <= set(every)
+    ours = [c for c in every if c.backend == "LITZ" and c.fused]
+    times = [estimate(SIZE, c, target, MACHINE) for c in ours]
+    assert times == sorted(times)
+    lonely = ProductChoice(block=1, vectors=1)
+    assert estimate(SIZE, lonely, target, MACHINE) > 2 * times[0]
+
+
+def test_backends_say_who_is_a_candidate() -> None:
+    def listed(backends: str) -> set[str]:
+        config = snapshot({"max_autotune_gemm_backends": backends})
+        return {c.backend for c in candidates(SIZE, host(), config, MACHINE)}
+
+    assert listed("ATEN,LITZ") == listed("ATEN,CPP") == listed("ATEN,TRITON") == {"ATEN", "LITZ"}
+    assert listed("LITZ") == listed("CPP") == {"LITZ"}
+    tiny = Size(1, 4, 8, 16, "float32", 4, False, False)
+    assert ProductChoice("LOOP") in candidates(tiny, host(), snapshot({}), MACHINE)
+
+
+def test_epilogues_are_timed_apart_if_asked() -> None:
+    apart = ProductChoice(fused=False)
+    assert apart in candidates(SIZE, host(), snapshot({}), MACHINE)
+    config = snapshot({"benchmark_epilogue_fusion": False})
+    assert apart not in candidates(SIZE, host(), config, MACHINE)
+
+
+def test_what_lies_beside_a_choice() -> None:
+    found = beside(SIZE, ProductChoice(block=4, vectors=4), host())
+    assert ProductChoice(block=5, vectors=4) in found and ProductChoice(block=4, vectors=3) in found
+    assert beside(SIZE, ProductChoice("ATEN"), host()) == []
+
+
+def _product(rows: int, depth: int, columns: int, dtype: torch.dtype):
+    x, w = torch.randn(rows, depth, dtype=dtype), torch.randn(depth, columns, dtype=dtype)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(x @ w) + 1
+
+    made = stages(function, x, w)
+    made.graph.static = frozenset({made.graph.nodes[1].name})
+    exact = function(x.double(), w.double())
+    return made.graph, [x, w], function(x, w).double(), exact
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_choice_gives_the_product(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    graph, inputs, eager, exact = _product(13, 256, 70, dtype)
+    target, config = host(), snapshot({})
+    size = Size(1, 13, 256, 70, str(dtype), dtype.itemsize, True, True)
+    shapes = [c for c in blocks(size, target) if c.block in (None, 4, 7, 13)]
+    others = ProductChoice("ATEN"), ProductChoice("LOOP"), ProductChoice(fused=False)
+    odd = ProductChoice(slices=2), ProductChoice(chunk=5), ProductChoice(block=8, vectors=5)
+    tried = [*shapes[::3], *others, *odd]
+    allowed = 2 * (eager - exact).abs().max().item() + 1e-5
+    for choice in tried:
+        choices = Choices(products={ANY: choice})
+        variant = Variant(lower(graph, target, config, choices), choices)
+        [found] = callable_of(variant, target, config, inputs)()
+        assert (found.double() - exact).abs().max().item() <= allowed, choice
+
+
+def test_neighbours_compute_the_same() -> None:
+    """Schedules that differ in one field, of a row reduction, a column reduction and a copy."""
+    target, config = host(), snapshot({})
+    for function in (lambda x: x.softmax(-1), lambda x: x.sum(0), lambda x: x.sin() * 2):
+        made = stages(function, torch.randn(67, 300))
+        graph = fuse(made.program, target, config)
+        count = 0
+        for kernel, scheduled in zip(graph.kernels, made.scheduled, strict=True):
+            for choice in neighbours(scheduled, LoopChoice()):
+                other = Variant(graph, Choices(kernels={kernel.name: choice}))
+                assert not isinstance(
+                    Here(target, config).tried(Variant(graph, NO_CHOICES), other, 0.0), str
+                ), choice
+                count += 1
+        assert count

@@ -1,0 +1,94 @@
+"""Trials: the interval, results that differ, and processes that crash or hang."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from litz.autotune.results import Ratio
+from litz.autotune.trial import Here, Variant, inputs_of, interval
+from litz.autotune.worker import Apart, variant_json, variant_of
+from litz.config import snapshot
+from litz.ir.choices import NO_CHOICES, Choices, LoopChoice, ProductChoice
+from litz.ir.parse import parse_graph
+from litz.target import host
+
+ADDED = """graph:
+  input x: f32[4096]
+  buffer y: f32[4096]
+  kernel k0_add:
+    outer o0 < 4096
+    phase:
+      y[o0] = {value}
+  output y
+"""
+
+
+def _variant(value: str = "x[o0] + f32(1.0)") -> Variant:
+    return Variant(parse_graph(ADDED.format(value=value)), NO_CHOICES)
+
+
+def test_the_interval_holds_the_median() -> None:
+    """Of draws from a known distribution, and narrows as they grow in number."""
+    draw = random.Random(0)
+    missed = 0
+    for _ in range(300):
+        low, high = interval([draw.gauss(1.0, 0.1) for _ in range(25)])
+        missed += not low <= 1.0 <= high
+    assert missed <= 9
+    few, many = ([draw.gauss(1.0, 0.1) for _ in range(n)] for n in (9, 100))
+    assert interval(few)[1] - interval(few)[0] > interval(many)[1] - interval(many)[0]
+
+
+def test_the_users_generator_is_left_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first, again = (inputs_of(_variant().program) for _ in range(2))
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_computes_more_takes_longer() -> None:
+    slow = "x[o0] + sin(sin(sin(sin(sin(sin(x[o0]))))))*f32(0.0) + f32(1.0)"
+    ratio = Here(host(1), snapshot({})).compared(_variant(), _variant(slow), 0.2)
+    assert ratio.median > 1.2 and ratio.low <= ratio.median <= ratio.high
+
+
+def test_other_numbers_are_refused() -> None:
+    found = Here(host(), snapshot({})).tried(_variant(), _variant("x[o0] + f32(1.5)"), 0.1)
+    assert found == "other numbers than by rule"
+
+
+def test_what_cannot_be_compiled_costs_a_trial_alone() -> None:
+    broken = Choices(kernels={"k0_add": LoopChoice(lanes=3, chunk=7)})
+    found = Here(host(), snapshot({})).tried(_variant(), Variant(_variant().program, broken), 0.1)
+    assert isinstance(found, Ratio | str)  # LLVM may write it after all; nothing is raised
+
+
+def test_a_variant_travels_as_json() -> None:
+    kernels = {"k0_add": LoopChoice(chunk=64)}
+    variant = Variant(_variant().program, Choices({"": ProductChoice(block=8)}, kernels))
+    assert variant_of(variant_json(variant)) == variant
+
+
+def test_crashes_and_hangs_cost_one_trial_each(capfd: pytest.CaptureFixture[str]) -> None:
+    """Out of bounds by terabytes; a sum that takes a year; then all is well again."""
+    crash = _variant("x[o0 + 1000000000000]")
+    hang = parse_graph(
+        ADDED.format(value="x[o0]").replace("phase:", "phase reduce j0 < 1000000000000:")
+        .replace("y[o0] = x[o0]", "y[o0] = reduce.sum(sin(x[j0 % 4096]), j0)")
+    )  # fmt: skip
+    apart = Apart(snapshot({"max_autotune_subproc_result_timeout_seconds": 30.0}))
+    try:
+        assert apart.tried(_variant(), crash, 0.1) == "ended its process"
+        apart.timeout = 60.0
+        good = apart.tried(_variant(), _variant("f32(1.0) + x[o0]"), 0.1)
+        assert isinstance(good, Ratio)
+        process = apart.process
+        apart.timeout = 1.0
+        assert apart.tried(_variant(), Variant(hang, NO_CHOICES), 0.1) == "took more than 1 s"
+        assert process is not None and process.poll() is not None and apart.process is None
+    finally:
+        apart.stop()
