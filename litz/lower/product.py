@@ -73,7 +73,8 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     computations."""
     *batch, i, j = positions(target.shape)
     k = axis("r0", a.shape[-1].number)
-    if low.product_choice.backend == "LOOP" and low.target.products and a.dtype in FLOATS:
+    plain = a.dtype in FLOATS and b.dtype is a.dtype and k.extent.number > 0
+    if low.product_choice.backend == "LOOP" and low.target.products and plain:
         operands = a.at((*batch, i, k)), b.at((*batch, k, j))
         _emit(low, target, (*batch, i, j), operands, k)
         return
