@@ -73,7 +73,8 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     computations."""
     *batch, i, j = positions(target.shape)
     k = axis("r0", a.shape[-1])
-    alone = low.product_choice.backend == "LOOP" and low.target.panels and a.dtype in FLOATS
+    plain = a.dtype in FLOATS and b.dtype is a.dtype and k.extent.hint > 0
+    alone = low.product_choice.backend == "LOOP" and low.target.panels and plain
     if not alone:
         _check(low, a, b)
     if alone or not low.target.panels:
