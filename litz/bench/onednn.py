@@ -55,7 +55,7 @@ class PackedConvolution(nn.Module):
         if self.packed is None:
             self.packed = pack(self.weight, *self.where, list(x.shape))
         result: Tensor = call(x, self.packed, self.bias, *self.where, "none", [], "")
-        return result
+        return result.contiguous() if x.dim() == 5 else result  # volumes as eager gives them
 
 
 PACKED: dict[type[nn.Module], Callable[[Any], nn.Module]] = {

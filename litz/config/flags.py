@@ -222,7 +222,9 @@ class Config:
         1, "fuse", "Bytes that need not be moved again if two loops are to share a kernel.", low=0
     )
     epilogue_fusion: bool = flag(
-        True, "fuse", "Let what follows a matrix product element by element be part of its kernel."
+        True,
+        "fuse",
+        "Let what follows a product or a convolution, element by element, be part of its kernel.",
     )
     aggressive_fusion: bool = flag(
         False, "fuse", "Let loops of equal rows share a kernel also if that saves a launch alone."

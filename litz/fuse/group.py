@@ -173,7 +173,7 @@ class _Grouper:
             return limit
         if any(self._in_blocks(each) or loop_windows(each) for each in (*group.loops, loop)):
             if is_sequential(loop):
-                return Misfit("a product shares its kernel with no other reduction")
+                return Misfit("a product shares its tasks by panels, a reduction needs whole rows")
             if not self._takes_more(group, loop):
                 return Misfit("nothing joins a product (epilogue_fusion, or timing)")
         members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)

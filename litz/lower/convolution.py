@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.convolution import Convolution, convolution_of, why_not_ours
+from litz.ir.convolution import Convolution, convolution_of, has_onednn, why_not_ours
 from litz.ir.dtypes import F32
 from litz.ir.expr import Expr, apply, axis, integer, load, reduce, substitute
 from litz.ir.index import ZERO, coefficient, flat_index, ravel, simplify, unravel
@@ -39,6 +39,8 @@ def _convolution(
         why_not = "a convolution of this type"
     elif not (_is_laid(like) or (low.config.cpp.weight_prepack and low.is_static(weight.buffer))):
         why_not = "a weight that would have to be packed at each call"
+    elif len(x.shape) > 3 and has_onednn() and not _lie_side_by_side(x):
+        why_not = why_not or "its channels do not lie side by side (layout_optimization)"
     if why_not:
         low.decide("refused", low.origin.node, f"the library convolves: {why_not}")
         raise NotGenerated(why_not)
@@ -103,16 +105,20 @@ def _by_channel(low: Lowering, sums: Buffer, x: View, weight: View, conv: Convol
 
 def _last(low: Lowering, x: View) -> View:
     """The image with its channels side by side: copied if it does not lie like that."""
-    place = positions(x.shape)
-    found = coefficient(flat_index(x.buffer, x.at(place).index), place[1])
-    if found is not None and found[0].is_const and found[0].number == 1:
+    if _lie_side_by_side(x):
         return x
     image, channels, *extents = x.shape
     made = low.row_buffer((image, *extents, channels), x.dtype)
     first, *rest, last = positions(made.shape)
     low.emit(made, (first, *rest, last), x.at((first, last, *rest)))
-    first, channel, *rest = place
+    first, channel, *rest = positions(x.shape)
     return View(made, x.shape, (first, *rest, channel), made.strides, ZERO)
+
+
+def _lie_side_by_side(x: View) -> bool:
+    place = positions(x.shape)
+    found = coefficient(flat_index(x.buffer, x.at(place).index), place[1])
+    return found is not None and found[0].is_const and found[0].number == 1
 
 
 def _mapped(view: View, shape: tuple[Expr, ...], index: tuple[Expr, ...]) -> View:

@@ -38,7 +38,8 @@ _FOLLOWS = frozenset(
         aten._native_batch_norm_legit_no_training,
     )
 )
-# A convolution over fewer channels than this (the first of a network) gains nothing by itself.
+# A convolution over fewer channels than this (the first of a network) gains nothing by itself; of
+# volumes each does, which ATen convolves without oneDNN.
 FEWEST_CHANNELS = 8
 ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 # What a GPU's convolution loads of a pixel at a time: 16 bytes of halves.
@@ -59,7 +60,8 @@ def channels_last(graph: Graph, target: Target, config: Config) -> int:
         known = of_parameters(graph)
         laid = {n for n in graph.nodes if has_parameters(n, known)}
     wanted = [n for n in graph.nodes if _gains(n, laid, graph.kind)]
-    if not any(n.args[0].meta["val"].shape[1] >= FEWEST_CHANNELS for n in wanted):
+    images = [n.args[0].meta["val"] for n in wanted]
+    if not any(image.shape[1] >= FEWEST_CHANNELS or image.dim() == 5 for image in images):
         return 0
     mover = _Mover(graph, laid)
     for node in graph.nodes:

@@ -1,7 +1,9 @@
 """Convolutions of signals become convolutions of images of height one.
 
 In: `Graph`. Out: the number of convolutions lifted. oneDNN packs weights for images alone, and the
-passes that follow bring images to channels last; a signal is an image of one line.
+passes that follow bring images to channels last; a signal is an image of one line. That gains where
+each channel is convolved by itself, at single places, and across; windows over many channels are as
+fast as signals (within 1 % on the layers of Whisper and a stack of dilated ones), and stay.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import torch
 import torch.fx
 from torch.fx import Node
 
+from litz.ir.convolution import convolution_of
 from litz.ir.graph import Graph
 from litz.passes.channels_last import FEWEST_CHANNELS
 from litz.passes.layout import is_static
@@ -22,8 +25,8 @@ aten = torch.ops.aten
 def lift_convolutions(graph: Graph) -> int:
     """Writes a convolution of signals as one of images of height one.
 
-    c = aten.convolution(x, w, b, [2], [1], [1], ...)
-    ->  y = aten.convolution(unsqueeze(x, 2), unsqueeze(w, 2), b, [1, 2], [0, 1], [1, 1], ...)
+    c = aten.convolution(x, w, b, [1], [15], [1], ..., 256)
+    ->  y = aten.convolution(unsqueeze(x, 2), unsqueeze(w, 2), b, [1, 1], [0, 15], [1, 1], ...)
         c = squeeze(y, 2)
     """
     if graph.kind != "inference" or not graph.static:
@@ -35,8 +38,12 @@ def lift_convolutions(graph: Graph) -> int:
 def _is_signal(node: Node) -> bool:
     image, weight = (node.args[k].meta["val"] for k in (0, 1))  # type: ignore[union-attr]
     plain = image.dim() == 3 and image.dtype is torch.float32
-    plain = plain and image.shape[1] >= FEWEST_CHANNELS
-    return bool(plain and is_static(image) and is_static(weight))
+    if not plain or image.shape[1] < FEWEST_CHANNELS:
+        return False
+    if not is_static(image) or not is_static(weight):
+        return False
+    conv = convolution_of(image.shape, weight.shape, node.meta["val"].shape, *node.args[3:])
+    return conv.is_depthwise or conv.taps == 1 or conv.transposed
 
 
 def _lifted(graph: Graph, node: Node) -> bool:

@@ -152,10 +152,17 @@ def test_windows_as_products_where_there_is_no_onednn(
     assert not _calls(notes) and len(products) == 1 and products[0].taps > 1
 
 
+def test_windows_over_few_channels_are_products_in_any_case() -> None:
+    x = torch.randn(1, 40, 9, 9).contiguous(memory_format=torch.channels_last)
+    layer = nn.Conv2d(40, 48, 3, padding=1).to(memory_format=torch.channels_last)  # type: ignore
+    notes = _agrees(layer, x, lambda y, r: F.relu6(y) + r)
+    assert not _calls(notes) and _kernels(notes) == 1
+
+
 # -- what stays with the library ---------------------------------------------------------------
 
 OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
-    "3 x 3": (nn.Conv2d(32, 40, 3, padding=1), (32, 8, 9)),
+    "3 x 3": (nn.Conv2d(96, 40, 3, padding=1), (96, 8, 9)),
     "groups": (nn.Conv2d(32, 40, 3, groups=4), (32, 8, 9)),
     "few channels": (nn.Conv2d(3, 40, 3, stride=2), (3, 18, 19)),
     "transposed": (nn.ConvTranspose2d(16, 24, 4, stride=2, padding=1), (16, 7, 5)),
@@ -196,6 +203,6 @@ def test_results_follow_changed_parameters() -> None:
 def test_the_choice_has_a_reason() -> None:
     torch._dynamo.reset()
     with torch.no_grad(), litz.config.patch({"layout_optimization": False}):
-        (graph,) = litz.explain(nn.Conv2d(32, 32, 3), torch.randn(1, 32, 9, 9)).graphs
+        (graph,) = litz.explain(nn.Conv2d(96, 32, 3), torch.randn(1, 96, 9, 9)).graphs
     reasons = [d.reason for d in graph.plan.graph.decisions if "library convolves" in d.reason]
     assert len(reasons) == 1 and "many channels" in reasons[0]

@@ -16,7 +16,7 @@ from litz.ir.program import Extern, Kernel
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"
 )
-X = torch.randn(2, 16, 12, 11).to(memory_format=torch.channels_last)
+X = torch.randn(2, 80, 12, 11).to(memory_format=torch.channels_last)
 
 
 class Block(nn.Module):
@@ -25,8 +25,8 @@ class Block(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self.first = nn.Conv2d(16, 16, 3, padding=1, bias=False)
-        self.second = nn.Conv2d(16, 16, 3, padding=2, dilation=2, groups=4)
+        self.first = nn.Conv2d(80, 80, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(80, 80, 3, padding=2, dilation=2, groups=4)
 
     def forward(self, x: Tensor) -> object:
         inside = F.relu(self.first(x))
@@ -114,8 +114,8 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_an_activation_is_part_of_the_call(name: str) -> None:
     signal = torch.randn(2, 16, 30)
-    layers = ((nn.Conv2d(16, 24, 3), X), (nn.ConvTranspose2d(16, 8, 2, stride=2), X),
-              (nn.Conv1d(16, 24, 3), signal))  # fmt: skip
+    layers = ((nn.Conv2d(80, 24, 3), X), (nn.ConvTranspose2d(80, 8, 2, stride=2), X),
+              (nn.ConvTranspose1d(16, 24, 3), signal))  # fmt: skip
     for layer, x in layers:
         torch._dynamo.reset()
         model = Activated(layer, ACTIVATIONS[name])
@@ -128,7 +128,7 @@ def test_an_activation_is_part_of_the_call(name: str) -> None:
 
 def test_a_value_that_is_read_twice_is_not_activated() -> None:
     torch._dynamo.reset()
-    model = Activated(nn.Conv2d(16, 24, 3), lambda y: y.sigmoid() + y.tanh())
+    model = Activated(nn.Conv2d(80, 24, 3), lambda y: y.sigmoid() + y.tanh())
     with torch.no_grad():
         (report,) = litz.explain(model, X).graphs
     assert "none" in report.plan.graph.externs[-1].args

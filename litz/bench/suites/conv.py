@@ -24,7 +24,7 @@ from litz.bench.results import OURS, Row
 
 ONEDNN = "onednn"
 ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}
-ENOUGH_FLOPS, MOST_IMAGES = 200e6, 16
+ENOUGH_FLOPS, MOST_IMAGES = 400e6, 16
 Layer = tuple[Callable[[], Any], tuple[int, ...], Callable[[Tensor], Tensor] | None]
 
 
