@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -146,8 +147,6 @@ def test_an_input_is_updated_in_place() -> None:
 
 
 def test_threads_call_with_sizes_of_their_own() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     symbolic = Symbolic(lambda x: torch.softmax(x @ x.t(), -1).cumsum(0) @ x)
     symbolic(torch.randn(5, 7))
 
