@@ -376,10 +376,13 @@ def _checked(members: list[Member], rows: Expr, makers: dict[Buffer, int]) -> li
 
 def common_outer(members: list[Member]) -> tuple[Expr, ...] | Misfit:
     """The coarsest axes all members' outer axes are products of: 256 and 2 x 128 -> 2, 128."""
+    ways = {tuple(a.extent for a in member.outer) for member in members}
+    if len(ways) == 1:
+        return tuple(axis(f"o{k}", n) for k, n in enumerate(ways.pop()) if n is not ONE)
     marks = {ONE}
     for member in members:
         marks.update(count_of(member.outer[k:]) for k in range(len(member.outer)))
-    chain = sorted(marks, key=lambda n: (n.hint, len(to_poly(n))))
+    chain = sorted(marks, key=lambda n: (n.hint, max(map(len, to_poly(n)), default=0)))
     extents = [quotient(big, small) for small, big in pairwise(chain)]
     if any(n is None for n in extents):
         return Misfit("the rows are numbered in ways that have no common refinement")

@@ -144,7 +144,7 @@ def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
     if atom.op == "axis":
         return {}, _minus_one(to_poly(atom.extent))
     if atom.op == "size":
-        return {(atom,): 1}, {(atom,): 1}
+        return ({(atom,): 1}, {(atom,): 1}) if atom.attr[1] >= 0 else None
     if atom.op == "check_index" or (atom.op == "mod" and _is_positive(atom.args[1])):
         return {}, _minus_one(to_poly(atom.args[1]))
     if atom.op == "floordiv" and _is_positive(atom.args[1]):
@@ -161,7 +161,8 @@ def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
 @lru_cache(maxsize=4096)
 def _is_positive(divisor: Expr) -> bool:
     """Whether a remainder by it is never negative."""
-    return divisor.op == "size" or is_nonnegative(_minus_one(to_poly(divisor)))
+    counts = divisor.op == "size" and divisor.attr[1] >= 0  # if it is zero, no loop runs
+    return counts or is_nonnegative(_minus_one(to_poly(divisor)))
 
 
 def _minus_one(poly: Poly) -> Poly:

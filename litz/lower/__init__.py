@@ -44,7 +44,7 @@ from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
-from litz.lower.symbols import GUARDS, is_zero, number_or_size, size_of
+from litz.lower.symbols import GUARDS, UNANSWERED, is_zero, number_or_size, size_of
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.target import Target
 from litz.trace import stage
@@ -188,8 +188,10 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
             return result
         except NotGenerated:
             pass  # counted as an extern call below
-        except GUARDS as why:
-            if is_view:
+        except UNANSWERED as why:
+            # Of a symbolic number, Python's own functions (float, round) know nothing.
+            asked = isinstance(why, GUARDS) or _is_symbolic((args, kwargs))
+            if is_view or not asked:
                 raise
             del low.body[before:]
             low.decide("refused", node.name, f"{low.origin.op} is left to ATen: {why}")
@@ -227,6 +229,10 @@ def _check_spelled(low: Lowering, before: int) -> None:
             if used:
                 del low.body[before:]
                 raise NotGenerated(f"{min(used)} has no code on this target")
+
+
+def _is_symbolic(operands: Any) -> bool:
+    return any(isinstance(leaf, Expr) for leaf in pytree.tree_leaves(operands))
 
 
 def _is_empty(like: Any) -> bool:

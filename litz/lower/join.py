@@ -146,16 +146,17 @@ def _slice_scatter(
     """x with a slice replaced."""
     dim %= len(x.shape)
     first = first_of(start, x.shape[dim])
-    reach = apply("mul", difference(source.shape[dim], ONE), integer(step))
+    by = size_of(step)
+    reach = apply("mul", difference(source.shape[dim], ONE), by)
     dtype = dtype_of(like.dtype)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         inside = between(p[dim], first, total((first, reach, ONE)))
         place = list(p)
         place[dim] = difference(p[dim], first)
-        if step != 1:
-            inside = all_of([inside, apply("eq", modulo(place[dim], integer(step)), ZERO)])
-            place[dim] = simplify(apply("floordiv", place[dim], integer(step)))
+        if by is not ONE:
+            inside = all_of([inside, apply("eq", modulo(place[dim], by), ZERO)])
+            place[dim] = simplify(apply("floordiv", place[dim], by))
         new = cast(source.at(place, inside), dtype.compute)
         return new if inside.is_const else apply("where", inside, new, element(x, p, dtype))
 

@@ -39,6 +39,8 @@ def promoted(*operands: Value) -> DType:
             torch_dtype = _TORCH[v.dtype.name]
             shape = () if not v.shape else (1,) * len(v.shape)
             stand_ins.append(torch.empty(shape, dtype=torch_dtype, device="meta"))
+        elif isinstance(v, Expr):  # a symbolic number promotes as any number of its kind
+            stand_ins.append(0.0 if v.dtype.is_float else 0)
         else:
             stand_ins.append(v)
     while len(stand_ins) > 1:

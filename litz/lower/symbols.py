@@ -27,8 +27,10 @@ GUARDS: tuple[type[Exception], ...] = (
     getattr(symbolic_shapes, "_ShapeEnvGuardError", SizeUnknown),  # not before torch 2.13
     SizeUnknown,
 )
+UNANSWERED: tuple[type[Exception], ...] = (*GUARDS, TypeError)
 # Sizes above this are taken for "no limit is known".
 UNLIMITED = 1 << 40
+LOWEST = -(1 << 62)
 _KNOWN: WeakKeyDictionary[symbolic_shapes.ShapeEnv, dict[Any, Expr]] = WeakKeyDictionary()
 
 
@@ -87,10 +89,10 @@ def _symbol(symbol: Any, environment: Any) -> Expr:
 
 
 def _range(found: Any) -> tuple[int, int | None]:
-    """Sizes are never negative, whatever else is not known of them."""
-    low = int(found.lower) if found.lower.is_Integer else 0
+    """A number that the program was given may be negative; a size never is."""
+    low = int(found.lower) if found.lower.is_Integer else LOWEST
     high = int(found.upper) if found.upper.is_Integer else UNLIMITED
-    return max(low, 0), high if high < UNLIMITED else None
+    return max(low, LOWEST), high if high < UNLIMITED else None
 
 
 def _combined(op: str, operands: Iterable[Expr]) -> Expr:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from litz.errors import SizeUnknown
 from litz.ir.expr import Expr, apply, integer
 from litz.ir.index import ONE, ZERO, product, ravel, simplify, unravel
 from litz.ir.sizes import at_least, difference, named, total
@@ -20,8 +19,8 @@ from litz.lower.symbols import size_of, sizes
 from litz.lower.values import Lowering, View, positions
 
 
-def _scaled(i: Expr, step: int, start: Expr | int) -> Expr:
-    return simplify(apply("add", apply("mul", i, integer(step)), size_of(start)))
+def _scaled(i: Expr, step: Expr | int, start: Expr | int) -> Expr:
+    return simplify(apply("add", apply("mul", i, size_of(step)), size_of(start)))
 
 
 def counted(place: Any, extent: Expr) -> Expr:
@@ -29,9 +28,10 @@ def counted(place: Any, extent: Expr) -> Expr:
     given = size_of(place)
     if given.is_const:
         return total((given, extent)) if given.number < 0 else given
-    if not at_least(given, ZERO):
-        raise SizeUnknown(str(given), "it may count from the end")
-    return given
+    if at_least(given, ZERO):
+        return given
+    behind = apply("lt", given, ZERO)
+    return named(apply("where", behind, apply("add", given, extent), given))
 
 
 def first_of(start: Any, extent: Expr) -> Expr:

@@ -22,6 +22,7 @@ from litz.errors import (
     LitzError,
     MissingDependency,
     ModeWithOptions,
+    NotFinite,
     ParseError,
     PassFailed,
     SizeUnknown,
@@ -144,6 +145,11 @@ TEXTS: list[tuple[LitzError, str]] = [
         IntegerDivisionByZero(ADD),
         "ZeroDivisionError: integers were divided by zero at model.py:12, in aten.add.Tensor. "
         "Make the divisor non-zero, or divide floats.",
+    ),
+    (
+        NotFinite("t3", "aten.log.default (model.py:7)", 2, 0),
+        "t3 holds 2 NaN and 0 infinities: aten.log.default (model.py:7). "
+        "Look at what this line computes, or set nan_asserts=False.",
     ),
     (
         InputMismatch("1", "f32[2, 3]", "f32[3, 2]"),
