@@ -34,6 +34,8 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     last = product.columns[-1]
     if len(product.columns) > 1 and last.extent.number % lanes:
         return None
+    if product.taps and not _has_short_rows(product, target):
+        return None
     width = target.panel_columns(product.node.dtype.bytes, columns)
     group = _group(product, width, target)
     if group is None:
@@ -45,6 +47,14 @@ def schedule_product(kernel: Kernel, target: Target) -> Choice | None:
     blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group, taps)
     work = 2 * min(chunk, rows) * min(width, columns) * depth * taps
     return Choice(lanes, last, 1, 1, max(WORTH_A_THREAD // work, 1), product=blocking)
+
+
+def _has_short_rows(product: Product, target: Target) -> bool:
+    """Whether a row of a tap lies at even steps, and zeros for it fit into the first cache."""
+    step = _step(product.left, product.depth)
+    if step is None or step < 0:
+        return False
+    return step * product.depth.extent.number * product.node.dtype.bytes <= target.l1_bytes
 
 
 def _left_bytes(product: Product) -> int:
