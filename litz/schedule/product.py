@@ -47,6 +47,8 @@ def schedule_product(
     last = found.columns[-1]
     if len(found.columns) > 1 and last.extent.number % lanes:
         return None
+    if found.taps and not _has_short_rows(found, target):
+        return None
     width = target.panel_columns(found.node.dtype.bytes, columns, chosen.vectors)
     group = _group(found, width, target)
     if group is None:
@@ -66,6 +68,14 @@ def schedule_product(
     work = 2 * min(chunk.hint, rows.hint) * min(width, columns) * depth * taps
     worth = max(WORTH_A_THREAD // work, 1)
     return Choice(lanes, last, 1, 1, worth, product=blocking, points=chunk)
+
+
+def _has_short_rows(product: Product, target: Target) -> bool:
+    """Whether a row of a tap lies at even steps, and zeros for it fit into the first cache."""
+    step = _step(product.left, product.depth)
+    if step is None or step < 0:
+        return False
+    return step * product.depth.extent.number * product.node.dtype.bytes <= target.l1_bytes
 
 
 def _left_bytes(product: Product) -> int:

@@ -353,3 +353,18 @@ def test_a_product_spelt_by_hand_computes_its_operands_as_it_reads_them() -> Non
 
     notes = _agrees(_Both(function), torch.randn(13, 40), torch.randn(40, 64))
     assert _is_product(notes) and len(notes.graphs[0].kernels) == 1
+
+
+def test_a_sum_over_two_axes_is_a_product_if_rows_lie_evenly() -> None:
+    torch.manual_seed(0)
+    places = torch.randint(0, 32, (40,))
+
+    def spelt(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return (x[..., None] * w).sum((1, 2))
+
+    def gathered(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return spelt(x[:, :, places], w)
+
+    w = torch.randn(5, 40, 64)
+    for function, width, product in ((spelt, 40, True), (gathered, 32, False)):
+        assert _is_product(_agrees(_Both(function), torch.randn(20, 5, width), w)) == product
