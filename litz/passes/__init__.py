@@ -29,6 +29,7 @@ from litz.passes.hooks import name_of_hook, run_hook
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
 from litz.passes.pack_convolutions import pack_convolutions
 from litz.passes.partition import cut_joint_graph
+from litz.passes.patches_as_products import patches_as_products
 from litz.passes.remove_dead_code import remove_dead_code
 from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
@@ -65,6 +66,7 @@ PASSES = [
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(remove_identities),
     Pass(fold_channel_factors, "cpp.weight_prepack"),
+    Pass(patches_as_products, "layout_optimization"),
     Pass(channels_last, "layout_optimization"),
     Pass(pack_convolutions, "cpp.weight_prepack"),
     Pass(merge_common_subexpressions),
