@@ -17,12 +17,21 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz import config as settings
 from litz import requirements as requirements  # checked before what needs it is imported
-from litz.capture import is_symbolic, simplify_masks, sizes_of, specialize, through_autograd
+from litz.capture import (
+    devices_of,
+    is_symbolic,
+    simplify_masks,
+    sizes_of,
+    specialize,
+    through_autograd,
+    without_guards,
+)
 from litz.compiler import compile_graph
 from litz.config import Config
-from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions
+from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions, SizeUnknown
+from litz.lower import GUARDS
 from litz.passes import partition
-from litz.report import Explanation, Fallback
+from litz.report import BySizes, Explanation, Fallback
 from litz.trace import Trace
 
 
@@ -42,7 +51,7 @@ def litz(
 
     def compile_one(gm: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Callable[..., Any]:
         if is_symbolic(gm):
-            return BySize(gm, kind, config, notes)
+            return _for_all_sizes(gm, kind, config, notes)
         return _compiled_or_eager(gm, kind, config, notes)
 
     def split(joint: torch.fx.GraphModule, args: Sequence[Any], **given: Any) -> Any:
@@ -75,6 +84,25 @@ def _compiled_or_eager(
     except Exception as error:
         _refuse(error, kind, config, notes)
         return _eager(module)
+    notes.graphs.append(report)
+    return compiled.call
+
+
+def _for_all_sizes(
+    module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation
+) -> Callable[..., Any]:
+    """One compile for every size inside the guards; if that cannot be, one for each size."""
+    try:
+        if any(device.type != "cpu" for device in devices_of(module)):
+            raise SizeUnknown("of any tensor", "kernels of a GPU know their sizes")
+        with unset_fake_temporarily(), without_guards(module):
+            compiled, report = compile_graph(module, kind, config)
+    except Exception as error:
+        expected = isinstance(error, SizeUnknown) or isinstance(error.__cause__, GUARDS)
+        if config.on_error == "raise" and isinstance(error, InternalError) and not expected:
+            raise
+        notes.by_size.append(BySizes(kind, str(error)))
+        return BySize(module, kind, config, notes)
     notes.graphs.append(report)
     return compiled.call
 

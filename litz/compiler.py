@@ -42,7 +42,7 @@ def _compiled(
     program = trace(lower, graph, target, config)
     kernels = trace(fuse, program, target, config)
     planned = trace(plan, kernels, config)
-    scheduled = trace.each(schedule, planned.graph.kernels, target, config)
+    scheduled = trace.each(schedule, planned.graph.kernels, target, config, planned.fresh)
     source = trace(emit, planned, scheduled, target)
     binary = trace(build, source, target, config, trace)
     compiled = trace(link, planned, source, binary, graph.constants, config, target)

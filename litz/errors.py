@@ -210,6 +210,22 @@ class UnsupportedOp(UserError):
         )
 
 
+class SizeUnknown(UserError):
+    """Something of a graph with symbolic sizes needs the value of one of them.
+
+    Nobody sees this error: an op whose kernel needs the value is left to ATen, and a graph that
+    cannot be compiled for all sizes at once is compiled for each of them as it comes.
+    `litz.explain` says which and why.
+    """
+
+    def __init__(self, size: str, why: str = "") -> None:
+        self.size = size
+        super().__init__(
+            f"the value of the size {size} is needed to compile{f' ({why})' if why else ''}. "
+            "Mark the dimension static, or let it be compiled for each size."
+        )
+
+
 class CompileFailed(UserError):
     """A graph could not be compiled, and `on_error="raise"` forbids running it as eager.
 
@@ -293,6 +309,22 @@ class IntegerDivisionByZero(UserError, RuntimeError):
         super().__init__(
             f"ZeroDivisionError: integers were divided by zero{_where(origin)}. "
             "Make the divisor non-zero, or divide floats."
+        )
+
+
+class NotFinite(UserError, FloatingPointError):
+    """A tensor holds NaN or an infinity, and `nan_asserts` looks for them.
+
+    Each input and each result is checked as soon as it is there, so the message names the first
+    one, with the ops of its kernel and their lines. If those numbers are meant to be there, as the
+    infinities of a mask are, turn `nan_asserts` off.
+    """
+
+    def __init__(self, name: str, where: str, nans: int, infinities: int) -> None:
+        self.name, self.where, self.nans, self.infinities = name, where, nans, infinities
+        super().__init__(
+            f"{name} holds {nans} NaN and {infinities} infinities: {where}. "
+            "Look at what this line computes, or set nan_asserts=False."
         )
 
 

@@ -26,6 +26,14 @@ class Fallback:
 
 
 @dataclass(frozen=True)
+class BySizes:
+    """A graph with symbolic sizes that is compiled anew for each of them, and why."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Report:
     """One compiled graph."""
 
@@ -110,6 +118,7 @@ class Explanation:
 
     graphs: list[Report] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
+    by_size: list[BySizes] = field(default_factory=list)
 
     @property
     def kernels(self) -> int:
@@ -126,4 +135,5 @@ class Explanation:
     def __str__(self) -> str:
         parts = [str(g) for g in self.graphs]
         parts += [f"{f.kind} graph runs as eager: {f.reason}" for f in self.fallbacks]
+        parts += [f"{f.kind} graph is compiled for each size: {f.reason}" for f in self.by_size]
         return "\n".join(parts) or "nothing was compiled"

@@ -35,6 +35,7 @@ class Target:
     threads: int
     l1_bytes: int
     l2_bytes: int
+    l3_bytes: int = 32 << 20  # of the last cache, which all threads share
     kind: str = "cpu"  # who writes its code: "cpu" is LLVM, "cuda" is Triton
     device: str = "cpu"  # where its tensors lie
     # The most rows of a matrix product that we write for it; what has more is the library's.
@@ -84,6 +85,11 @@ class Target:
     def block_rows(self) -> int:
         """Rows of a matrix product whose sums the registers hold together."""
         return 6
+
+    @property
+    def product_lanes(self) -> int:
+        """Float lanes of the products that we write for it; none if we write none."""
+        return self.vector_bytes // 4 if self.panels else 0
 
     def panel_columns(self, element_bytes: int, columns: int) -> int:
         """Columns of it: with six rows, four vectors of 32 registers or two of 16."""
@@ -145,6 +151,7 @@ def host(threads: int | None = None, vector_bits: int | None = None) -> Target:
         threads=min(count, os.cpu_count() or 1),
         l1_bytes=_cache_bytes(1, 32 * 1024),
         l2_bytes=_cache_bytes(2, 512 * 1024),
+        l3_bytes=_cache_bytes(3, 32 << 20),
     )
 
 

@@ -3,7 +3,7 @@
 In: a name. Out: `Candidate`: a backend of torch.compile, or none for eager. `nothing` runs what
 Dynamo and AOTAutograd captured as it is, op by op. `floor` does not even that: it hands out the
 results of its first call again, so what it takes is torch's own part, which no backend is below.
-`onednn` is eager with every linear layer's weight packed by oneDNN.
+`onednn` is eager with the weights of linear layers and convolutions packed by oneDNN.
 Example: `CANDIDATES["litz"].compile(model)(x)`.
 """
 
@@ -21,7 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from litz.backend import litz
-from litz.bench.onednn import why_not_onednn, with_packed_linears
+from litz.bench.onednn import why_not_onednn, with_packed_layers
 
 # A graph that Litz cannot compile would run as eager, and be timed as Litz.
 OPTIONS = {"on_error": "raise"}
@@ -85,6 +85,6 @@ CANDIDATES = {
         Candidate("eager", None),
         Candidate("nothing", nothing),
         Candidate("floor", floor),
-        Candidate("onednn", None, why_not_onednn, with_packed_linears),
+        Candidate("onednn", None, why_not_onednn, with_packed_layers),
     )
 }

@@ -1,9 +1,9 @@
 """oneDNN with packed weights: what eager could be, if it packed.
 
-In: a model. Out: a copy whose linear layers hold their weights as oneDNN wants them for the rows of
-their first call. Anything else stays as it is. Example:
+In: a model. Out: a copy whose linear layers and convolutions of images hold their weights as oneDNN
+wants them for the sizes of their first call. Anything else stays as it is. Example:
 
-    with_packed_linears(nn.Sequential(nn.Linear(768, 3072), nn.GELU()))(x)
+    with_packed_layers(nn.Sequential(nn.Linear(768, 3072), nn.GELU()))(x)
 """
 
 from __future__ import annotations
@@ -34,15 +34,48 @@ class PackedLinear(nn.Module):
         return result
 
 
-def with_packed_linears(function: Callable[..., Any]) -> Callable[..., Any]:
+class PackedConvolution(nn.Module):
+    """A convolution of images of two or three dimensions, transposed or not."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight.detach(), layer.bias
+        across = (list(layer.output_padding),) if layer.transposed else ()
+        where = (layer.stride, layer.dilation)
+        self.where = (list(layer.padding), *across, *map(list, where), layer.groups)
+        self.transposed = layer.transposed
+        self.packed: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        ops = torch.ops.mkldnn
+        pack, call = ops._reorder_convolution_weight, ops._convolution_pointwise
+        if self.transposed:
+            pack = ops._reorder_convolution_transpose_weight
+            call = ops._convolution_transpose_pointwise
+        if self.packed is None:
+            self.packed = pack(self.weight, *self.where, list(x.shape))
+        result: Tensor = call(x, self.packed, self.bias, *self.where, "none", [], "")
+        return result
+
+
+PACKED: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    nn.Linear: PackedLinear,
+    nn.Conv2d: PackedConvolution,
+    nn.Conv3d: PackedConvolution,
+    nn.ConvTranspose2d: PackedConvolution,
+    nn.ConvTranspose3d: PackedConvolution,
+}
+
+
+def with_packed_layers(function: Callable[..., Any]) -> Callable[..., Any]:
     """The model with packed layers; a function that is no model has none."""
     if not isinstance(function, nn.Module):
         return function
     model: nn.Module = copy.deepcopy(function)
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
-            if isinstance(layer, nn.Linear):
-                setattr(parent, name, PackedLinear(layer))
+            if type(layer) in PACKED:
+                setattr(parent, name, PACKED[type(layer)](layer))
     packed: Callable[..., Any] = model
     return packed
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from litz.capture.autograd import STATIC, through_autograd
 from litz.capture.decompositions import decompositions
 from litz.capture.masks import simplify_masks
-from litz.capture.specialize import is_symbolic, sizes_of, specialize
+from litz.capture.specialize import is_symbolic, sizes_of, specialize, without_guards
 from litz.ir.graph import Graph, at_path
 from litz.trace import stage
 
@@ -59,4 +59,5 @@ __all__ = [
     "sizes_of",
     "specialize",
     "through_autograd",
+    "without_guards",
 ]

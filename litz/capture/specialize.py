@@ -7,7 +7,8 @@ s0 = 4 becomes `view(x, [4, 768])`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
-from litz.errors import UnsupportedOp
+from litz.errors import SizeUnknown, UnsupportedOp
 from litz.ir.graph import at_path, origin_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -26,6 +27,28 @@ def is_symbolic(module: torch.fx.GraphModule) -> bool:
     return any(
         isinstance(n.meta.get("val"), SYMBOLIC) for n in module.graph.nodes if n.op == "placeholder"
     )
+
+
+@contextmanager
+def without_guards(module: torch.fx.GraphModule) -> Iterator[None]:
+    """While a graph is compiled for all sizes, a question that has an answer for some alone is an
+    error: torch would answer it for the sizes at hand, and guard or not guard on that."""
+    environment = next(_environments(module), None)
+    if environment is None:
+        yield
+        return
+    frozen = getattr(environment, "error_on_new_guards", None)
+    if frozen is None:
+        raise SizeUnknown("of any tensor", "torch before 2.13 guesses where it should ask")
+    with frozen():
+        yield
+
+
+def _environments(module: torch.fx.GraphModule) -> Iterator[Any]:
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, SYMBOLIC):
+            yield value.node.shape_env
 
 
 def sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:

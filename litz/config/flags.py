@@ -61,6 +61,11 @@ class Cpp:
         "lower",
         "Keep a copy of each parameter in the order in which matrix products read it.",
     )
+    enable_concat_linear: bool = flag(
+        False,
+        "passes",
+        "Compute linear layers that read one input as one, with their weights side by side.",
+    )
     huge_pages: bool = flag(
         True,
         "runtime",
@@ -142,6 +147,9 @@ class Config:
     layout_optimization: bool = flag(
         True, "passes", "Run convolutions of images, and what lies between them, channels last."
     )
+    conv_1x1_as_mm: bool = flag(
+        True, "lower", "Compute a convolution whose windows are single places as a matrix product."
+    )
     max_autotune_gemm_backends: str = flag(
         "ATEN,LITZ",
         "lower",
@@ -209,6 +217,12 @@ class Config:
     )
     size_asserts: bool = flag(
         True, "runtime", "Check dtype, shape and strides of the inputs of each call."
+    )
+    alignment_asserts: bool = flag(
+        False, "runtime", "Check that tensors lie at addresses that kernels were compiled for."
+    )
+    nan_asserts: bool = flag(
+        False, "runtime", "Look for NaN and infinities in every input and result; slow."
     )
 
     compile_threads: int = flag(

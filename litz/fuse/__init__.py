@@ -9,7 +9,6 @@ few rows are split (`split`). Example: softmax's five loops become one kernel of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from litz.config import Config
@@ -21,6 +20,7 @@ from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
 from litz.fuse.spread import spread_shared
 from litz.ir.attention import loop_attention
+from litz.ir.expr import extent_of
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -29,6 +29,7 @@ from litz.ir.program import (
     KernelGraph,
     LoopProgram,
     ViewArg,
+    may_be_held,
     read,
     written,
 )
@@ -89,8 +90,7 @@ def _prepared_first(
     made: set[Buffer] = set()
     first: list[Kernel | Extern] = []
     for step in body if static else ():
-        kept = isinstance(step, Kernel) or step.packs
-        known = kept and made.union(static).issuperset(read(step))
+        known = may_be_held(step) and made.union(static).issuperset(read(step))
         if known and not seen.intersection(written(step)):
             first.append(step)
             made.update(written(step))
@@ -100,7 +100,7 @@ def _prepared_first(
 
 def _split(kernel: Kernel, made: list[Kernel]) -> Iterator[Decision]:
     if len(made) == 2:
-        rows, pieces = (math.prod(a.extent.number for a in k.outer) for k in (kernel, made[0]))
+        rows, pieces = (extent_of(k.outer) for k in (kernel, made[0]))
         name = kernel.writes[0].name
         reason = f"{rows} rows are reduced in {pieces} pieces (split_reductions)"
         yield Decision("rewritten", name, name, reason)

@@ -29,6 +29,7 @@ from litz.ir.attention import is_log_sum, loop_attention
 from litz.ir.expr import extent_of
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
+from litz.ir.window import loop_windows
 from litz.target import Target
 
 # Only this many groups that share a read are weighed for one loop: work stays linear in the ops.
@@ -167,11 +168,11 @@ class _Grouper:
         limit = self._limits(group, loop)
         if limit is not None:
             return limit
-        if any(self._in_blocks(each) for each in (*group.loops, loop)):
+        if any(self._in_blocks(each) or loop_windows(each) for each in (*group.loops, loop)):
             if is_sequential(loop):
-                return Misfit("a matrix product shares its kernel with no other reduction")
+                return Misfit("a product shares its kernel with no other reduction")
             if not self.config.epilogue_fusion:
-                return Misfit("nothing joins a matrix product (epilogue_fusion)")
+                return Misfit("nothing joins a product (epilogue_fusion)")
         members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
         if isinstance(members, Misfit):
             return members

@@ -28,12 +28,14 @@ from litz.ir.program import (
     LoopProgram,
     Origin,
     Store,
+    ViewArg,
     buffer_bytes,
     loads,
     read,
     written,
 )
 from litz.ir.stored import value_at, with_producers
+from litz.ir.window import loop_windows
 from litz.target import Target
 
 # Computing an op of this cost again is dearer than storing and loading its result.
@@ -89,7 +91,7 @@ class _Inliner:
         self.kept: set[Buffer] = set()
         self.products = {
             position for position, step in enumerate(program.body)
-            if isinstance(step, Loop) and loop_product(step) is not None
+            if isinstance(step, Loop) and (loop_product(step) or loop_windows(step))
         }  # fmt: skip
         # What attention reads as query, key or value, and along which axes it walks there.
         self.attended: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
@@ -105,8 +107,8 @@ class _Inliner:
             for buffer in written(step):
                 self.writers[buffer].append(position)
         for output in program.outputs:
-            if hasattr(output.value, "buffer"):
-                self.kept.add(output.value.buffer)  # type: ignore[union-attr]
+            if isinstance(output.value, ViewArg):
+                self.kept.add(output.value.buffer)
         self.inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
 
     # -- deciding ----------------------------------------------------------------------------
@@ -179,7 +181,7 @@ class _Inliner:
         if not value.sites:
             return "nothing reads it"
         if any(root in self.products for root, _ in value.sites):
-            return "a matrix product reads its operands from memory"
+            return "a product reads its operands from memory"
         if not self._may_be_attended(store):
             return "attention reads its operands from memory"
         return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
@@ -293,8 +295,8 @@ def _repeats(node: Expr, consumer: Loop) -> int:
         order.pop()
     factor = 1
     for variable in order:
-        if variable not in used and variable.extent.is_const:
-            factor *= variable.extent.number
+        if variable not in used:
+            factor *= variable.extent.hint
     return factor
 
 
@@ -302,9 +304,7 @@ def memory_order(loop: Loop) -> list[Expr]:
     """The parallel axes as the result lies in memory, which is how they will run."""
     store = loop.stores[0]
     step = {
-        i: s.number
-        for i, s in zip(store.index, store.buffer.strides, strict=True)
-        if i.op == "axis" and s.is_const
+        i: s.hint for i, s in zip(store.index, store.buffer.strides, strict=True) if i.op == "axis"
     }
     return sorted(loop.axes, key=lambda a: -step.get(a, 0)) if len(step) > 1 else list(loop.axes)
 

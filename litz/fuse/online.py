@@ -191,8 +191,8 @@ def _only_reduction(loop: Loop, kind: str) -> Expr | None:
     return found[0] if found[0].attr[1] == loop.reduced else None
 
 
-def _extents(loop: Loop) -> list[int]:
-    return [a.extent.number for a in (*loop.axes, *loop.reduced)]
+def _extents(loop: Loop) -> list[Expr]:
+    return [a.extent for a in (*loop.axes, *loop.reduced)]
 
 
 def _blocks(pair: _Pair, cut: Cut) -> tuple[Loop, Loop]:

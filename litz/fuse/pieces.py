@@ -13,7 +13,6 @@ where they are, under their test: a border of a few columns would touch every li
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -97,7 +96,8 @@ def _cuts(loop: Loop) -> dict[Expr, list[int]]:
     found: dict[Expr, set[int]] = {a: set() for a in loop.axes}
     for node in walk(loop.stores[0].value):
         for variable, point in _changes(node):
-            if variable in found and 0 < point < variable.extent.number:
+            known = variable.extent.is_const
+            if variable in found and known and 0 < point < variable.extent.number:
                 found[variable].add(point)
     cuts = {}
     for variable, points in found.items():
@@ -133,7 +133,7 @@ def _shortest(loop: Loop, variable: Expr) -> int:
     """How long a piece has to be so that it stores whole lines."""
     store = loop.stores[0]
     steps = zip(store.index, store.buffer.strides, strict=True)
-    step = min((s.number for i, s in steps if variable in i.axes), default=1)
+    step = min((s.hint for i, s in steps if variable in i.axes), default=1)
     run = SHORTEST_IN_ROW if _in_rows(loop, variable) else SHORTEST_ALONE
     return max(-(-run // (max(step, 1) * store.buffer.dtype.bytes)), 1)
 
@@ -172,7 +172,7 @@ def _saved(whole: _Piece, pieces: list[_Piece], in_rows: bool) -> int:
     for piece in pieces:
         for node in piece.loop.loads:
             if any(overlap(node.index, other) for other in seen.get(node.buffer, ())):
-                saved -= again * math.prod(a.extent.number for a in node.axes)
+                saved -= again * extent_of(node.axes)
         for node in piece.loop.loads:
             seen.setdefault(node.buffer, []).append(node.index)
     return saved

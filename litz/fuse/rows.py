@@ -14,9 +14,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from litz.ir.expr import Expr, axis, extent_of, integer, substitute, walk
-from litz.ir.index import ZERO, bounds, floordiv, modulo, ravel, simplify, to_poly
+from litz.ir.expr import Expr, axis, substitute, walk
+from litz.ir.index import (
+    ONE,
+    ZERO,
+    bounds,
+    coefficient,
+    floordiv,
+    modulo,
+    product,
+    ravel,
+    simplify,
+    to_poly,
+)
 from litz.ir.program import Buffer, Loop
+from litz.ir.sizes import count_of, is_polynomial, quotient
 
 # With fewer rows than this, windows of a row gain nothing from being written row by row.
 FEWEST_WINDOWS = 16
@@ -107,28 +119,32 @@ def anchored(loop: Loop) -> Member:
     return Member(loop, outer, loop.reduced + loop.ordered)
 
 
-def _row_count(loops: list[Loop]) -> int | Misfit:
-    counts = {extent_of(anchored(loop).outer) for loop in loops if is_sequential(loop)}
+def _row_count(loops: list[Loop]) -> Expr | Misfit:
+    counts = {count_of(anchored(loop).outer) for loop in loops if is_sequential(loop)}
     if len(counts) > 1:
-        return Misfit(f"reductions with {' and '.join(map(str, sorted(counts)))} rows")
+        return Misfit(f"reductions with {_listed(counts)} rows")
     if counts:
         return counts.pop()
     if len(loops) > 1 and len({loop.stores[0].buffer for loop in loops}) == 1:
         return _rows_of_windows(loops)
-    sizes = {extent_of(loop.axes) for loop in loops}
+    sizes = {count_of(loop.axes) for loop in loops}
     if len(sizes) == 1:
         return sizes.pop()
-    return Misfit(f"loops over {' and '.join(map(str, sorted(sizes)))} points")
+    return Misfit(f"loops over {_listed(sizes)} points")
 
 
-def _rows_of_windows(loops: list[Loop]) -> int | Misfit:
+def _listed(sizes: set[Expr]) -> str:
+    return " and ".join(map(str, sorted(sizes, key=lambda n: n.hint)))
+
+
+def _rows_of_windows(loops: list[Loop]) -> Expr | Misfit:
     """Windows on one buffer share the axes before the one along which they lie side by side."""
-    rows = 1
+    rows: Expr = ONE
     for index in zip(*(loop.stores[0].index for loop in loops), strict=True):
         if len(set(index)) > 1:
             break
-        rows *= extent_of(index[:1]) if index[0].op == "axis" else 1
-    if rows < FEWEST_WINDOWS:
+        rows = product((rows, index[0].extent)) if index[0].op == "axis" else rows
+    if rows.hint < FEWEST_WINDOWS:
         return Misfit(f"windows of {rows} rows are long enough to be stored one after the other")
     return rows
 
@@ -190,7 +206,7 @@ def _as_reader(loop: Loop, node: Expr, maker: Member) -> Member | Misfit:
     if split is not loop:
         row = simplify(substitute(row, _pieces(loop, split)))
         loop = split
-    rows = extent_of(maker.outer)
+    rows = count_of(maker.outer)
     digits = _mixed_radix(row, rows)
     if digits is None:
         return Misfit(f"it reads {node.buffer} across rows ({row} is not a row of its loop)")
@@ -217,21 +233,19 @@ def _as_producer(loop: Loop, node: Expr, reader: Member) -> Member | Misfit:
         elif from_rows:
             return Misfit(f"{node.buffer} is read at {index}, which mixes rows and columns")
     ordered = tuple(v for _, v in sorted(outer, key=lambda pair: pair[0]))
-    if extent_of(ordered) != extent_of(reader.outer):
+    if count_of(ordered) is not count_of(reader.outer):
         return Misfit(f"not every row reads its own part of {node.buffer}")
     return _divided(loop, ordered)
 
 
-def _leading(loop: Loop, rows: int) -> Member | Misfit:
+def _leading(loop: Loop, rows: Expr) -> Member | Misfit:
     """No data passes between them: rows are the leading axes."""
     if is_sequential(loop):
         return anchored(loop)
-    total = 1
-    for count, variable in enumerate(loop.axes):
-        if total == rows:
+    for count in range(len(loop.axes)):
+        if count_of(loop.axes[:count]) is rows:
             return Member(loop, loop.axes[:count], loop.axes[count:])
-        total *= variable.extent.number
-    if total == rows:
+    if count_of(loop.axes) is rows:
         return Member(loop, loop.axes, ())
     return Misfit(f"its leading axes do not make {rows} rows")
 
@@ -274,25 +288,30 @@ def _same_direction(loop: Loop, node: Expr) -> bool:
 
 def _fastest(buffer: Buffer, index: tuple[Expr, ...]) -> Expr | None:
     steps = zip(buffer.strides, index, strict=True)
-    moving = [(step.number, i) for step, i in steps if step.is_const and i.axes]
+    moving = [(step.hint, i) for step, i in steps if i.axes]
     return min(moving, key=lambda pair: pair[0])[1] if moving else None
 
 
-def _mixed_radix(row: Expr, rows: int) -> tuple[Expr, ...] | None:
+def _mixed_radix(row: Expr, rows: Expr) -> tuple[Expr, ...] | None:
     """Axes whose row-major number `row` is, slowest first; None if it is no such number."""
-    terms = []
-    for monomial, factor in to_poly(row).items():
-        if len(monomial) != 1 or monomial[0].op != "axis" or factor < 1:
+    terms: list[tuple[Expr, Expr]] = []
+    left = row
+    for variable in sorted(row.axes, key=lambda a: a.serial):
+        found = coefficient(left, variable)
+        if found is None or not is_polynomial(found[0]):
             return None
-        terms.append((factor, monomial[0]))
-    expected = 1
-    for factor, variable in sorted(terms, key=lambda t: t[0]):
-        if factor != expected:
-            return None
-        expected *= variable.extent.number
-    if expected != rows:
+        terms.append((found[0], variable))
+        left = found[1]
+    if left is not ZERO:
         return None
-    return tuple(v for _, v in sorted(terms, key=lambda t: -t[0]))
+    expected: Expr = ONE
+    for factor, variable in sorted(terms, key=lambda t: t[0].hint):
+        if factor is not expected:
+            return None
+        expected = product((expected, variable.extent))
+    if expected is not rows:
+        return None
+    return tuple(v for _, v in sorted(terms, key=lambda t: -t[0].hint))
 
 
 # -- splitting flattened axes ----------------------------------------------------------------
@@ -301,16 +320,17 @@ def _mixed_radix(row: Expr, rows: int) -> tuple[Expr, ...] | None:
 def _split_flattened(loop: Loop, row: Expr) -> Loop:
     """Split an axis that stands in `row` only divided: `i0 // 768` becomes the axis i0h."""
     for node in walk(row):
-        if node.op == "floordiv" and node.args[0].op == "axis" and node.args[1].is_const:
-            variable, by = node.args[0], node.args[1].attr
-            if by > 1 and variable in loop.axes and variable.extent.number % by == 0:
-                return split_axis(loop, variable, by)
+        if node.op == "floordiv" and node.args[0].op == "axis" and not node.args[1].axes:
+            variable, by = node.args
+            count = quotient(variable.extent, by) if variable in loop.axes else None
+            if count is not None and by.hint > 1:
+                return split_axis(loop, variable, by, count)
     return loop
 
 
-def split_axis(loop: Loop, variable: Expr, by: int) -> Loop:
+def split_axis(loop: Loop, variable: Expr, by: Expr, count: Expr) -> Loop:
     """loop a < n -> loop ah < n // by, al < by with a = ah * by + al."""
-    high = axis(f"{variable.attr}h", variable.extent.number // by)
+    high = axis(f"{variable.attr}h", count)
     low = axis(f"{variable.attr}l", by)
     whole = simplify(ravel((high, low), (high.extent, low.extent)))
     axes = tuple(b for a in loop.axes for b in ((high, low) if a is variable else (a,)))
@@ -334,11 +354,11 @@ def _pieces(before: Loop, after: Loop) -> dict[Expr, Expr]:
 # -- the common order ------------------------------------------------------------------------
 
 
-def _checked(members: list[Member], rows: int, makers: dict[Buffer, int]) -> list[Member] | Misfit:
+def _checked(members: list[Member], rows: Expr, makers: dict[Buffer, int]) -> list[Member] | Misfit:
     """Every read between members stays in its row."""
     for member in members:
-        if extent_of(member.outer) != rows:
-            return Misfit(f"{extent_of(member.outer)} rows beside {rows}")
+        if count_of(member.outer) is not rows:
+            return Misfit(f"{count_of(member.outer)} rows beside {rows}")
         for node in member.loop.loads:
             maker = makers.get(node.buffer)
             if maker is None:
@@ -356,17 +376,14 @@ def _checked(members: list[Member], rows: int, makers: dict[Buffer, int]) -> lis
 
 def common_outer(members: list[Member]) -> tuple[Expr, ...] | Misfit:
     """The coarsest axes all members' outer axes are products of: 256 and 2 x 128 -> 2, 128."""
-    marks = {1}
+    marks = {ONE}
     for member in members:
-        step = 1
-        for variable in reversed(member.outer):
-            step *= variable.extent.number
-            marks.add(step)
-    chain = sorted(marks)
-    if any(big % small for small, big in pairwise(chain)):
+        marks.update(count_of(member.outer[k:]) for k in range(len(member.outer)))
+    chain = sorted(marks, key=lambda n: (n.hint, len(to_poly(n))))
+    extents = [quotient(big, small) for small, big in pairwise(chain)]
+    if any(n is None for n in extents):
         return Misfit("the rows are numbered in ways that have no common refinement")
-    extents = [big // small for small, big in pairwise(chain)]
-    return tuple(axis(f"o{k}", n) for k, n in enumerate(reversed(extents)))
+    return tuple(axis(f"o{k}", n) for k, n in enumerate(reversed(extents)) if n is not None)
 
 
 def places_of(member: Member, outer: tuple[Expr, ...]) -> dict[Expr, Expr]:
@@ -380,9 +397,8 @@ def places_of(member: Member, outer: tuple[Expr, ...]) -> dict[Expr, Expr]:
 def _digits(row: Expr, axes: tuple[Expr, ...]) -> dict[Expr, Expr]:
     """Each axis in a row number of which they are the digits, slowest first."""
     digits: dict[Expr, Expr] = {}
-    step = extent_of(axes)
-    for variable in axes:
-        step //= variable.extent.number
-        digit = floordiv(row, integer(step)) if step > 1 else row
+    for k, variable in enumerate(axes):
+        step = count_of(axes[k + 1 :])
+        digit = floordiv(row, step) if step is not ONE else row
         digits[variable] = modulo(digit, variable.extent)
     return digits

@@ -28,10 +28,11 @@ from litz.ir.expr import (
     transform,
     walk,
 )
-from litz.ir.index import coefficient, flat_index, row_major, simplify_indices
+from litz.ir.index import ONE, coefficient, flat_index, product, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.product import kernel_product
 from litz.ir.program import Buffer, Kernel, Phase, Store, loads
+from litz.ir.sizes import is_multiple, is_polynomial, named, rounded_up
 from litz.ir.stored import guarded
 from litz.target import Target
 
@@ -88,7 +89,7 @@ def _along_rows(phase: Phase) -> bool:
     for store in phase.stores:
         for node in loads(store.value):
             steps = zip(node.index, node.buffer.strides, strict=True)
-            near = {a for i, step in steps if step.is_const and step.number == 1 for a in i.axes}
+            near = {a for i, step in steps if step is ONE for a in i.axes}
             if near and not near & set(phase.inner):
                 return False
     return True
@@ -105,9 +106,12 @@ class Cut:
     guard: Expr | None
 
 
-def _evenly(n: int, pieces: int) -> int:
-    """As many pieces, or some more that divide `n`: then no point has to be tested."""
-    return next((p for p in range(pieces, 2 * pieces) if n % p == 0), pieces)
+def _evenly(n: Expr, pieces: int) -> tuple[Expr, Expr]:
+    """As many pieces and their length, or some more that divide `n`: then no point has to be
+    tested. Of a symbolic size, the number of pieces is settled and their length is not."""
+    even = next((p for p in range(pieces, 2 * pieces) if is_multiple(n, p)), pieces)
+    length = rounded_up(n, even)
+    return (rounded_up(n, length), length) if n.is_const else (integer(even), named(length))
 
 
 def cut_axes(inner: tuple[Expr, ...], pieces: int) -> Cut:
@@ -115,18 +119,19 @@ def cut_axes(inner: tuple[Expr, ...], pieces: int) -> Cut:
     outer: list[Expr] = []
     places: dict[Expr, Expr] = {}
     for k, variable in enumerate(inner):
-        n = variable.extent.number
+        n = variable.extent
         if pieces < 2:
             return Cut(tuple(outer), inner[k:], places, None)
-        if n <= pieces:
+        if n.hint <= pieces:
             places[variable] = axis(f"p{k}", n)
             outer.append(places[variable])
-            pieces //= n
+            pieces //= n.hint
             continue
-        length = -(-n // _evenly(n, pieces))
-        high, low = axis(f"p{k}", -(-n // length)), axis(f"{variable.attr}l", length)
-        places[variable] = apply("add", apply("mul", high, integer(length)), low)
-        guard = apply("lt", places[variable], integer(n)) if n % length else None
+        count, length = _evenly(n, pieces)
+        high, low = axis(f"p{k}", count), axis(f"{variable.attr}l", length)
+        places[variable] = apply("add", apply("mul", high, length), low)
+        whole = product((count, length)) is n
+        guard = None if whole else apply("lt", places[variable], n)
         return Cut((*outer, high), (low, *inner[k + 1 :]), places, guard)
     return Cut((), inner, {}, None)  # nothing would be left to run inside a piece
 
@@ -156,7 +161,7 @@ def _as_read(rows: tuple[Expr, ...], pieces: list[Expr]) -> tuple[Expr, ...]:
 
     def step(variable: Expr) -> int:
         found = coefficient(flat, variable)
-        return found[0].number if found is not None and found[0].is_const else 0
+        return found[0].hint if found is not None and is_polynomial(found[0]) else 0
 
     return tuple(sorted(rows, key=lambda a: -step(a)))
 

@@ -18,6 +18,7 @@ from litz.fuse.split import put
 from litz.ir.expr import Expr, extent_of, load, walk
 from litz.ir.index import row_major
 from litz.ir.program import Buffer, Decision, Extern, Loop, Store, loads
+from litz.ir.sizes import is_multiple
 from litz.target import Target
 
 Body = tuple[Loop | Extern, ...]
@@ -70,7 +71,7 @@ def _cuts(node: Expr, last: Expr, lanes: int) -> bool:
     if node.op not in ("floordiv", "mod") or node.args[0] is not last or not node.args[1].is_const:
         return False
     by = node.args[1].number
-    return by > 1 and last.extent.number % by == 0 and by % lanes != 0
+    return by > 1 and is_multiple(last.extent, by) and by % lanes != 0
 
 
 def _place(node: Expr, loop: Loop) -> tuple[Expr, ...]:

@@ -13,15 +13,19 @@ import itertools
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from litz.errors import SizeUnknown
 from litz.ir.dtypes import BF16, BOOL, F32, F64, I64, DType
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 
 if TYPE_CHECKING:
     from litz.ir.program import Buffer
 
+# What a size is taken for where nobody has seen its value.
+HINT = 64
 _NODES: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
 _SERIAL = itertools.count()
 
@@ -51,8 +55,18 @@ class Expr:
     @property
     def number(self) -> int:
         """The value of an integer constant: a size or an index that is known."""
-        assert self.op == "const", f"{self} is not known at compile time"
+        if self.op != "const":
+            raise SizeUnknown(str(self))
         return int(self.attr)
+
+    def __int__(self) -> int:
+        return self.number
+
+    @property
+    def hint(self) -> int:
+        """The value if it is known; else the one seen while tracing. For choices, never for
+        code: what is right must be right for every size."""
+        return int(self.attr) if self.op == "const" else _hint(self)
 
     @property
     def extent(self) -> Expr:
@@ -144,9 +158,29 @@ def axis(name: str, extent: Expr | int) -> Expr:
     return _node("axis", (size,), name, I64)
 
 
-def size(name: str, low: int = 0, high: int | None = None) -> Expr:
-    """A symbolic size: an i64 argument of the program with its known range."""
-    return _node("size", (), (name, low, high), I64)
+def size(
+    name: str, low: int = 0, high: int | None = None, hint: int = HINT, made: Expr | None = None
+) -> Expr:
+    """A symbolic size: an i64 argument of the program with its known range, and the value it had
+    while tracing. One that is `made` of others is computed before the call's first step."""
+    return _node("size", () if made is None else (made,), (name, low, high, hint), I64)
+
+
+@lru_cache(maxsize=4096)
+def _hint(node: Expr) -> int:
+    if node.op == "size":
+        return int(node.attr[3])
+    return int(_about(node))
+
+
+def _about(node: Expr) -> Any:
+    """A number that follows from sizes, at their hints."""
+    if node.op == "const" or node.op == "size":
+        return node.attr if node.op == "const" else node.attr[3]
+    args = [_about(a) for a in node.args]
+    if node.op == "cast":
+        return float(args[0]) if node.dtype.is_float else int(args[0])
+    return OPS[node.op].numpy(*args)
 
 
 def load(buffer: Buffer, index: tuple[Expr, ...], guard: Expr | None = None) -> Expr:
@@ -223,10 +257,10 @@ def walk(*roots: Expr) -> Iterator[Expr]:
 
 
 def extent_of(axes: Iterable[Expr]) -> int:
-    """The points of axes of constant extents."""
+    """About how many points axes have: exactly, if their extents are known."""
     total = 1
     for variable in axes:
-        total *= variable.extent.number
+        total *= variable.extent.hint
     return total
 
 

@@ -146,19 +146,21 @@ def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
         return {(atom,): 1}, {(atom,): 1}
     if atom.op == "check_index" or (atom.op == "mod" and _is_positive(atom.args[1])):
         return {}, _minus_one(to_poly(atom.args[1]))
-    if atom.op == "floordiv" and atom.args[1].is_const and atom.args[1].attr > 0:
-        span = bounds(to_poly(atom.args[0]))
+    if atom.op == "floordiv" and _is_positive(atom.args[1]):
+        span, by = bounds(to_poly(atom.args[0])), to_poly(atom.args[1])
         if span is None or not is_nonnegative(span[0]):
             return None
-        if set(span[1]) <= {()}:
-            return {}, {(): v} if (v := span[1].get((), 0) // atom.args[1].attr) else {}
-        return {}, span[1]
+        if set(span[1]) | set(by) <= {()}:
+            return {}, {(): v} if (v := span[1].get((), 0) // by[()]) else {}
+        whole, rest = split_evenly(_combine("add", [span[1], {(): 1}]), by)
+        return {}, span[1] if rest else _minus_one(whole)  # x < q * d: then x // d < q
     return None
 
 
+@lru_cache(maxsize=4096)
 def _is_positive(divisor: Expr) -> bool:
     """Whether a remainder by it is never negative."""
-    return divisor.op == "size" or (divisor.is_const and divisor.attr > 0)
+    return divisor.op == "size" or is_nonnegative(_minus_one(to_poly(divisor)))
 
 
 def _minus_one(poly: Poly) -> Poly:
@@ -210,10 +212,10 @@ def surely_inside(index: Expr, extent: Expr) -> bool:
 # -- floor division and remainder ------------------------------------------------------------
 
 
-def _split(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
+def split_evenly(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     """q and r with poly = q * divisor + r, taking into q the terms that divide evenly."""
     if len(divisor) != 1:
-        return {}, poly
+        return _split_by_sum(poly, divisor)
     ((wanted, factor),) = divisor.items()
     quotient: Poly = {}
     rest: Poly = {}
@@ -226,6 +228,14 @@ def _split(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     return quotient, rest
 
 
+def _split_by_sum(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
+    """The same by a sum: by its longest term, unless what is left is no shorter for it."""
+    lead = max(divisor, key=lambda m: [len(m), *(a.serial for a in m)], default=())
+    whole, _ = split_evenly(poly, {lead: divisor[lead]}) if lead else ({}, poly)
+    rest = _combine("sub", [poly, _combine("mul", [whole, divisor])])
+    return (whole, rest) if len(rest) < len(poly) else ({}, poly)
+
+
 def _removed(atoms: list[Expr], atom: Expr) -> bool:
     if atom not in atoms:
         return False
@@ -233,17 +243,16 @@ def _removed(atoms: list[Expr], atom: Expr) -> bool:
     return True
 
 
-def _common_factor(poly: Poly, divisor: Poly) -> tuple[int, Poly, Poly] | None:
-    """g, a, b with poly = g * a + b, 0 <= b < g and g a factor of the (constant) divisor."""
-    if set(divisor) != {()}:
+def _common_factor(poly: Poly, divisor: Poly) -> tuple[Poly, Poly, Poly, int] | None:
+    """g, a, b, m with poly = g * a + b, 0 <= b < g and divisor = g * m; g may hold sizes."""
+    if len(divisor) != 1:
         return None
-    whole = divisor[()]
-    for g in sorted({gcd(c, whole) for c in poly.values()}, reverse=True):
-        if 1 < g < whole or g == whole > 1:
-            a = {m: c // g for m, c in poly.items() if c % g == 0}
-            b = {m: c for m, c in poly.items() if c % g}
-            if _within(b, {(): g}):
-                return g, a, b
+    ((wanted, whole),) = divisor.items()
+    for number in sorted({gcd(c, whole) for c in poly.values()}, reverse=True):
+        g = {wanted: number}
+        a, b = split_evenly(poly, g) if g != {(): 1} else ({}, poly)
+        if a and _within(b, g):
+            return g, a, b, whole // number
     return None
 
 
@@ -257,7 +266,7 @@ def _single_atom(poly: Poly, op: str) -> Expr | None:
 
 def _quotient_of_multiples(p: Poly, d: Poly) -> Expr | None:
     """(q * d + r) // d -> q + r // d"""
-    q, r = _split(p, d)
+    q, r = split_evenly(p, d)
     if not q:
         return None
     return from_poly(_combine("add", [q, to_poly(floordiv(from_poly(r), from_poly(d)))]))
@@ -273,8 +282,8 @@ def _quotient_common_factor(p: Poly, d: Poly) -> Expr | None:
     found = _common_factor(p, d)
     if found is None:
         return None
-    g, a, _ = found
-    return floordiv(from_poly(a), integer(d[()] // g))
+    _, a, _, m = found
+    return floordiv(from_poly(a), integer(m))
 
 
 def _quotient_of_quotient(p: Poly, d: Poly) -> Expr | None:
@@ -300,7 +309,7 @@ def _quotient_of_remainder(p: Poly, d: Poly) -> Expr | None:
 
 def _remainder_of_multiples(p: Poly, d: Poly) -> Expr | None:
     """(q * d + r) % d -> r % d"""
-    q, r = _split(p, d)
+    q, r = split_evenly(p, d)
     return modulo(from_poly(r), from_poly(d)) if q else None
 
 
@@ -314,9 +323,9 @@ def _remainder_common_factor(p: Poly, d: Poly) -> Expr | None:
     found = _common_factor(p, d)
     if found is None:
         return None
-    g, a, b = found
-    inner = to_poly(modulo(from_poly(a), integer(d[()] // g)))
-    return from_poly(_combine("add", [_combine("mul", [inner, {(): g}]), b]))
+    g, a, b, m = found
+    inner = to_poly(modulo(from_poly(a), integer(m)))
+    return from_poly(_combine("add", [_combine("mul", [inner, g]), b]))
 
 
 def _remainder_of_remainder(p: Poly, d: Poly) -> Expr | None:
@@ -375,37 +384,29 @@ def _by_rules(op: str, rules: Iterable[IndexRule], value: Expr, divisor: Expr) -
 
 def _recombine(poly: Poly) -> Poly:
     """k*m*(x // m) + k*(x % m) -> k*x, and k*a*((x // a) % b) + k*(x % a) -> k*(x % (a*b))."""
-    changed = True
-    while changed:
-        changed = False
-        for monomial, k in poly.items():
-            low = monomial[0] if len(monomial) == 1 else None
-            if low is None or low.op != "mod":
-                continue
-            x, m = low.args
-            scale = to_poly(m)
-            for other, whole in _partners(poly, x, m):
-                if {other: whole} == _combine("mul", [{(other[0],): k}, scale]):
-                    merged = x if other[0].op == "floordiv" else _merged(x, m, other[0])
-                    rest = {n: c for n, c in poly.items() if n not in (monomial, other)}
-                    add = _combine("mul", [to_poly(merged), {(): k}])
-                    poly, changed = _combine("add", [rest, add]), True
-                    break
-            if changed:
-                break
+    for monomial in poly:
+        for low in monomial:
+            merged = _with_partner(poly, monomial, low) if low.op == "mod" else None
+            if merged is not None:
+                return _recombine(merged)
     return poly
 
 
-def _partners(poly: Poly, x: Expr, m: Expr) -> list[tuple[Monomial, int]]:
-    """Terms that hold x // m, or (x // m) % b."""
-    quotient = floordiv(x, m)
-    found: list[tuple[Monomial, int]] = []
-    for monomial, factor in poly.items():
-        if len(monomial) == 1:
-            atom = monomial[0]
-            if atom is quotient or (atom.op == "mod" and atom.args[0] is quotient):
-                found.append((monomial, factor))
-    return found
+def _with_partner(poly: Poly, monomial: Monomial, low: Expr) -> Poly | None:
+    """Without the term of `low` = x % m and the one that holds x // m, or (x // m) % b."""
+    x, m = low.args
+    rest = list(monomial)
+    rest.remove(low)
+    k = {tuple(rest): poly[monomial]}
+    scale, quotient = _combine("mul", [k, to_poly(m)]), floordiv(x, m)
+    for other, factor in poly.items():
+        for high in other:
+            pairs = high is quotient or (high.op == "mod" and high.args[0] is quotient)
+            if pairs and {other: factor} == _combine("mul", [{(high,): 1}, scale]):
+                whole = to_poly(x if high is quotient else _merged(x, m, high))
+                left = {n: c for n, c in poly.items() if n not in (monomial, other)}
+                return _combine("add", [left, _combine("mul", [whole, k])])
+    return None
 
 
 def _merged(x: Expr, m: Expr, high: Expr) -> Expr:
@@ -444,13 +445,9 @@ def product(sizes: Iterable[Expr]) -> Expr:
 
 
 def row_major(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The strides of a contiguous buffer of constant sizes."""
-    strides: list[Expr] = []
-    step = 1
-    for n in reversed(shape):
-        strides.insert(0, integer(step))
-        step *= max(n.number, 1)
-    return tuple(strides)
+    """The strides of a contiguous buffer; torch counts a size of zero as one."""
+    counted = [ONE if n is ZERO else n for n in shape]
+    return tuple(product(counted[k + 1 :]) for k in range(len(shape)))
 
 
 def ravel(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Expr:

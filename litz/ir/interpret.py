@@ -268,7 +268,7 @@ def _value(node: Expr, args: list[Array], env: Environment) -> Any:
     if op == "axis":
         return env.axes[node]
     if op == "size":
-        return np.asarray(env.sizes[node.attr[0]], np.int64)
+        return args[0] if args else np.asarray(env.sizes[node.attr[0]], np.int64)
     if op == "load":
         return _load(node, args, env)
     if op in ("cast", "narrow"):

@@ -19,6 +19,7 @@ import torch
 from litz.errors import ParseError
 from litz.ir.dtypes import DTYPES
 from litz.ir.expr import (
+    HINT,
     Expr,
     apply,
     axis,
@@ -138,7 +139,10 @@ _BUFFER = re.compile(
     rf"(?P<name>{_QUOTED}|\w+): (?P<dtype>\w+)\[(?P<shape>[^\]]*)\]"
     r"(?: strides \((?P<strides>.*)\))?(?: on (?P<device>\S+))?$"
 )
-_SIZE = re.compile(r"(?P<name>\w+) in (?P<low>-?\d+)\.\.(?P<high>-?\d*)$")
+_SIZE = re.compile(
+    r"(?P<name>\w+) in (?P<low>-?\d+)\.\.(?P<high>-?\d*)"
+    r"(?: near (?P<hint>\d+))?(?: = (?P<made>.*))?$"
+)
 _EXTERN = re.compile(r"(?P<results>.*?) = (?P<call>.*\))(?: mutates (?P<mutates>[^)]*))?$")
 
 
@@ -185,8 +189,9 @@ class _Reader:
 
     def _size(self, rest: str) -> None:
         found = _match(_SIZE, rest, "name in low..high")
-        high = int(found["high"]) if found["high"] else None
-        self.sizes[found["name"]] = size(found["name"], int(found["low"]), high)
+        name, high = found["name"], int(found["high"]) if found["high"] else None
+        made = _exprs(found["made"], Scope(self.sizes))[0] if found["made"] else None
+        self.sizes[name] = size(name, int(found["low"]), high, int(found["hint"] or HINT), made)
 
     def _buffer(self, rest: str) -> Buffer:
         found = _match(_BUFFER, rest, "name: type[shape] strides (...) on device")

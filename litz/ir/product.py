@@ -2,7 +2,8 @@
 
 In: a stored value. Out: `Product`, or None; and `Blocks`, its operands over the axes a block runs
 along. Nothing marks a product but its form, a sum over one axis of a[batch, rows, k] * b[batch, k,
-columns]; so what a user spells by hand is one as well. Example: of
+columns]; so what a user spells by hand is one as well. The sum may run over windows, too, as that
+of a convolution does: `taps` around k, and of the left operand some may lie outside. Example: of
 `sum over r0 of x[i0, r0] * w[r0, i1]` the rows are (i0,), the columns (i1,).
 """
 
@@ -11,15 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from litz.ir.dtypes import F32, F64, I32
-from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
+from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
 from litz.ir.index import ravel, simplify_indices, unravel
 from litz.ir.program import Kernel, Loop
+from litz.ir.sizes import count_of, rounded_up
 
 
 @dataclass(frozen=True)
 class Product:
     """`node` is the reduction over `depth` of `left` (over rows) times `right` (over columns), one
-    for each point of `batch`."""
+    for each point of `batch`; over `taps` as well, which run outside `depth`."""
 
     node: Expr
     left: Expr
@@ -28,29 +30,39 @@ class Product:
     batch: tuple[Expr, ...]
     rows: tuple[Expr, ...]
     columns: tuple[Expr, ...]
+    taps: tuple[Expr, ...] = ()
 
 
 def product_in(value: Expr, axes: tuple[Expr, ...]) -> Product | None:
     """The product that a value is, over these parallel axes in order."""
-    if value.op != "reduce" or value.attr[0] != "sum" or len(value.attr[1]) != 1:
+    if value.op != "reduce" or value.attr[0] != "sum":
         return None
-    (term,), (depth,) = value.args, value.attr[1]
+    (term,), (*taps, depth) = value.args, value.attr[1]
     if term.op != "mul" or term.dtype not in (F32, F64, I32):
         return None
     for left, right in (term.args, term.args[::-1]):
-        if not all(_is_operand(n) and depth in n.axes for n in (left, right)):
+        if not all(_is_operand(n) and n.axes.issuperset((*taps, depth)) for n in (left, right)):
             return None
         roles = _roles(left, right, axes)
-        if roles is not None:
-            return Product(value, left, right, depth, *roles)
+        if roles is not None and _may_lie_outside(left, right, depth, bool(taps)):
+            return Product(value, left, right, depth, *roles, tuple(taps))
     return None
 
 
 def _is_operand(node: Expr) -> bool:
     """Made of loads that may run anywhere, and nothing that runs in order."""
-    nodes = list(walk(node))
-    guarded = any(n.op == "load" and n.guard is not None for n in nodes)
-    return not guarded and not any(n.op in ("reduce", "scan") for n in nodes)
+    return not any(n.op in ("reduce", "scan") for n in walk(node))
+
+
+def _may_lie_outside(left: Expr, right: Expr, depth: Expr, taps: bool) -> bool:
+    """Whether guards are those of a window: on the left operand, which is then a load, and the same
+    along the sum inside a tap."""
+    if any(n.op == "load" and n.guard is not None for n in walk(right)):
+        return False
+    guards = [n.guard for n in walk(left) if n.op == "load" and n.guard is not None]
+    if not guards:
+        return not taps or left.op == "load"
+    return taps and left.op == "load" and all(depth not in g.axes for g in guards)
 
 
 def _roles(
@@ -90,12 +102,14 @@ def kernel_product(kernel: Kernel) -> Product | None:
 @dataclass(frozen=True)
 class Blocks:
     """The operands over numbers: of the batch, of the row, of the panel and the column inside it,
-    and of the step, of which each is `group` neighbours along the sum, numbered by `part`."""
+    of the tap, and of the step, of which each is `group` neighbours along the sum, numbered by
+    `part`."""
 
     batch: Expr
     row: Expr
     panel: Expr
     inside: Expr
+    tap: Expr
     step: Expr
     part: Expr
     left: Expr
@@ -107,18 +121,20 @@ def in_blocks(product: Product, width: int, group: int) -> Blocks:
 
     a[i0, r0], b[r0, i1]   ->   a[row, step], b[step, panel * 64 + inside]
     """
-    batch, row = (axis(n, extent_of(a)) for n, a in (("n", product.batch), ("m", product.rows)))
-    panels = -(-extent_of(product.columns) // width)
+    batch, row = (axis(n, count_of(a)) for n, a in (("n", product.batch), ("m", product.rows)))
+    panels = rounded_up(count_of(product.columns), width)
     panel, inside = axis("p", panels), axis("c", width)
     step, part = axis("s", -(-product.depth.extent.number // group)), axis("e", group)
     column = ravel((panel, inside), (panel.extent, inside.extent))
     whole = step if group == 1 else apply("add", apply("mul", step, integer(group)), part)
     places = {product.depth: whole}
-    for axes, number in ((product.batch, batch), (product.rows, row), (product.columns, column)):
+    tap = axis("t", count_of(product.taps))
+    numbered = (product.batch, batch), (product.rows, row), (product.columns, column)
+    for axes, number in (*numbered, (product.taps, tap)):
         found = unravel(number, tuple(a.extent for a in axes))
         places |= dict(zip(axes, found, strict=True))
     left, right = (simplify_indices(substitute(n, places)) for n in (product.left, product.right))
-    return Blocks(batch, row, panel, inside, step, part, left, right)
+    return Blocks(batch, row, panel, inside, tap, step, part, left, right)
 
 
 def stored_load(operand: Expr) -> Expr | None:

@@ -16,7 +16,9 @@ from functools import cached_property
 from typing import Any
 
 from litz.ir.dtypes import DType
-from litz.ir.expr import Expr, walk
+from litz.ir.expr import Expr, integer, walk
+
+UNIT = integer(1)
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ class Buffer:
 
 
 def buffer_bytes(buffer: Buffer) -> int:
-    """Bytes of its elements, each counted once."""
-    return buffer.dtype.bytes * math.prod(s.number for s in buffer.shape)
+    """About how many bytes its elements are, each counted once."""
+    return buffer.dtype.bytes * math.prod(s.hint for s in buffer.shape)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,12 @@ class ViewArg:
 
 
 # Calls whose result only other calls can read: a weight as oneDNN wants it.
-PACKERS = frozenset({"mkldnn._reorder_convolution_weight.default"})
+PACKERS = frozenset(
+    {
+        "mkldnn._reorder_convolution_weight.default",
+        "mkldnn._reorder_convolution_transpose_weight.default",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -260,8 +267,7 @@ class KernelGraph:
         shown = {o.value.buffer for o in self.outputs if isinstance(o.value, ViewArg)}
         found: dict[Buffer, None] = {}
         for step in self.body if self.static else ():
-            kept = isinstance(step, Kernel) or step.packs
-            known = kept and self.static.union(found).issuperset(read(step))
+            known = may_be_held(step) and self.static.union(found).issuperset(read(step))
             if not known or shown.union(self.inputs).intersection(written(step)):
                 break
             found.update(dict.fromkeys(written(step)))
@@ -284,10 +290,12 @@ class KernelGraph:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for a buffer: an offset in the arena, in bytes."""
+    """A place for a buffer: an offset and a size in bytes, times a `unit`. What has the same unit
+    lies in one region of the arena, so that no two buffers meet whatever the unit is."""
 
     offset: int
     bytes: int
+    unit: Expr = UNIT
 
 
 @dataclass(frozen=True)
@@ -296,11 +304,15 @@ class Plan:
 
     graph: KernelGraph
     slots: dict[str, Slot] = field(default_factory=dict)
-    arena_bytes: int = 0
+    arena_bytes: int = 0  # about as many, if sizes are symbolic
+    # Units and how many of them each region of the arena is long, in order.
+    regions: tuple[tuple[Expr, int], ...] = ()
     # Bytes the intermediates would take without reuse: what the plan saved is the difference.
     unplanned_bytes: int = 0
     # What a kernel writes into the memory of a result of ATen's that nobody needs any more.
     heirs: dict[str, str] = field(default_factory=dict)
+    # Intermediates outside the arena: a call allocates each when it is written.
+    lent: frozenset[str] = frozenset()
     # Kernels, by number, that run as one launch: none touches what another of them writes. Without
     # any, each is a launch of its own.
     batches: tuple[tuple[int, ...], ...] = ()
@@ -313,6 +325,15 @@ class Plan:
             for buffer in (*read(step), *written(step)):
                 last[buffer.name] = position
         return last
+
+    @property
+    def fresh(self) -> frozenset[str]:
+        """Buffers that kernels write into memory which a call allocates, aligned, for them."""
+        given = {b.name for b in (*self.graph.inputs, *self.graph.constants)
+                 if isinstance(b, Buffer)}  # fmt: skip
+        made = {b.name for k in self.graph.kernels for b in written(k)}
+        held = {b.name for b in self.graph.held}
+        return frozenset(made - given - held - set(self.heirs))
 
     @property
     def sources(self) -> list[Buffer]:
@@ -335,6 +356,14 @@ class Plan:
             if isinstance(output.value, ViewArg):
                 found[output.value.buffer.name] = output.value.buffer
         return [b for b in found.values() if b.name not in self.slots]
+
+
+def may_be_held(step: Kernel | Extern) -> bool:
+    """Whether what a step makes of parameters is the same at each call, whatever its sizes."""
+    if isinstance(step, Extern):
+        return step.packs
+    extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
+    return all(n.op != "size" for n in walk(*extents, *exprs_of(step)))
 
 
 def operand_views(value: Any) -> Iterator[ViewArg]:

@@ -5,29 +5,31 @@ In: constructors. Out: frozen values. Buffers are flat here: every index is an e
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Generic
 
 from typing_extensions import TypeVar
 
-from litz.ir.expr import Expr
-from litz.ir.program import Buffer, Kernel
+from litz.ir.expr import Expr, integer
+from litz.ir.index import ONE, product
+from litz.ir.program import Buffer, Kernel, loads
+from litz.ir.sizes import rounded_up, symbols
 
 
 @dataclass(frozen=True)
 class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. Each step along the sum takes `group` neighbours."""
+    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums."""
 
     block: int
     width: int
-    chunk: int
-    batches: int
-    rows: int
+    chunk: Expr
+    batches: Expr
+    rows: Expr
     columns: int
     depth: int
     group: int
+    taps: int = 1
 
     @property
     def steps(self) -> int:
@@ -39,8 +41,8 @@ class Blocking:
         return -(-self.columns // self.width)
 
     @property
-    def chunks(self) -> int:
-        return -(-self.rows // self.chunk)
+    def chunks(self) -> Expr:
+        return rounded_up(self.rows, self.chunk)
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,9 @@ class Streaming:
     vectors: int
     block: int
     group: int
-    heads: int
-    rows: int
-    columns: int
+    heads: Expr
+    rows: Expr
+    columns: Expr
     depth: int
     width: int
     low: int | None
@@ -71,9 +73,24 @@ class Streaming:
         return self.vectors * self.lanes
 
     @property
-    def tiles(self) -> int:
+    def tiles(self) -> Expr:
         """Tasks of one head; the last one begins where it still has all its rows."""
-        return self.rows if self.by_row else -(-self.rows // self.tile)
+        return self.rows if self.by_row else rounded_up(self.rows, self.tile)
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """How windows over single channels run: `block` of `count` neighbours a task, in each of as
+    many rows as there are `others`."""
+
+    block: int
+    count: int
+    others: int
+
+    @property
+    def blocks(self) -> int:
+        """Tasks of one row."""
+        return -(-self.count // self.block)
 
 
 @dataclass(frozen=True)
@@ -93,7 +110,20 @@ class Choice:
     rows: int = 0  # that pass by together in a column reduction with its sums in memory
     product: Blocking | None = None  # the kernel is a matrix product and what follows it
     attention: Streaming | None = None
+    past: tuple[str, ...] = ()  # results that are written past the caches
+    points: Expr = ONE  # of a task, where they are not known: its work grows with them
+    sliding: Sliding | None = None  # the kernel convolves each channel by itself
     asserts: bool = False  # hold every access against the bounds of its buffer
+
+    @property
+    def sizes(self) -> list[Expr]:
+        """What of it may be symbolic."""
+        found: list[Expr] = []
+        if self.product is not None:
+            found += [self.product.batches, self.product.rows, self.product.chunk]
+        if self.attention is not None:
+            found += [self.attention.heads, self.attention.rows, self.attention.columns]
+        return found
 
     def step(self, variable: Expr) -> int:
         """How much of an outer axis one task takes."""
@@ -146,20 +176,38 @@ class ScheduledKernel(Generic[C]):
 
     @property
     def tasks(self) -> int:
+        """About how many there are."""
+        return self.task_count.hint
+
+    @property
+    def task_count(self) -> Expr:
         """Independent pieces of work: outer points, the vector axis counted in chunks; programs on
         a GPU."""
         if isinstance(self.choice, Tiling):
             sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
-            return math.prod(-(-a.extent.number // block) for a, block in sizes)
+            return product(rounded_up(a.extent, block) for a, block in sizes)
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:
-            return blocking.batches * blocking.chunks * blocking.panels
+            return product((blocking.batches, blocking.chunks, integer(blocking.panels)))
         streaming = self.choice.attention
         if streaming is not None:
-            return streaming.heads * streaming.tiles
-        total = 1
-        for a in self.kernel.outer:
-            n = a.extent.number
-            total *= -(-n // self.choice.step(a))
-        return total
+            return product((streaming.heads, streaming.tiles))
+        sliding = self.choice.sliding
+        if sliding is not None:
+            return integer(sliding.others * sliding.blocks)
+        return product(rounded_up(a.extent, self.choice.step(a)) for a in self.kernel.outer)
+
+    @property
+    def sizes(self) -> tuple[Expr, ...]:
+        """The symbolic sizes that its code needs: arguments behind the buffers."""
+        if not isinstance(self.choice, Choice):
+            return ()
+        kernel, choice = self.kernel, self.choice
+        roots = [a.extent for a in kernel.outer]
+        roots += [a.extent for p in kernel.phases for a in p.inner]
+        roots += [n for s in kernel.stores for n in (s.value, *s.index, *s.buffer.shape)]
+        roots += [n for s in kernel.stores for node in loads(s.value) for n in node.buffer.shape]
+        roots += [n for b in kernel.scratch for n in b.shape]
+        roots += choice.sizes
+        return tuple(sorted(dict.fromkeys(symbols(*roots)), key=lambda n: str(n.attr[0])))

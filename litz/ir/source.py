@@ -5,9 +5,10 @@ In: constructors. Out: frozen values that `codegen` hands to `build` and `build`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from litz.ir.expr import Expr
 from litz.ir.program import Buffer
 
 # The first entries of the table of pointers that every driver function takes.
@@ -38,6 +39,7 @@ class Source:
     segments: tuple[Segment, ...]
     layout: dict[str, int]
     preparation: Segment | None = None
+    computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ In: an `Expr`, `Loop`, `Kernel`, `Extern`, `LoopProgram` or `KernelGraph`. Out: 
 expressions are Python expressions. Values used twice, and values that grow long, get a name, so
 text is linear in the nodes of a program and never nests deeply. The statements, one a line:
 
-    size s0 in 2..4096                                    input s0
+    size s0 in 2..4096 near 128                           input s0
+    size z0 in 1.. = s0 // 2                              made of others
     input | constant | buffer x: f32[8, s0] strides (1, 8) on cuda
     loop i0 < 8, i1 < s0 reduce r0 < 128:                 # origins are comments
       let v0 = exp(x[i0, r0]) + f32(0.5)                  guarded(i0 > 0, x[i0 - 1, r0])
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from litz.ir.dtypes import F32, I64
-from litz.ir.expr import Expr, const, walk
+from litz.ir.expr import HINT, Expr, const, walk
 from litz.ir.index import ZERO, product
 from litz.ir.program import (
     Buffer,
@@ -273,8 +274,10 @@ def _size_lines(
     lines = []
     for node in walk(*roots):
         if node.op == "size":
-            name, low, high = node.attr
-            lines.append(f"size {name} in {low}..{'' if high is None else high}")
+            name, low, high, hint = node.attr
+            about = f" near {hint}" if hint != HINT else ""
+            made = "".join(f" = {expr_text(a)}" for a in node.args)
+            lines.append(f"size {name} in {low}..{'' if high is None else high}{about}{made}")
     return lines
 
 

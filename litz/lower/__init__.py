@@ -17,10 +17,11 @@ from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
 from litz.ir.expr import Expr, walk
 from litz.ir.graph import Graph, constant_name, origin_of
-from litz.ir.index import ZERO
+from litz.ir.index import ONE, ZERO
 from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg, exprs_of
 from litz.lower import (
     attention,
+    convolution,
     create,
     flex,
     gather,
@@ -40,13 +41,16 @@ from litz.lower import (
 )
 from litz.lower.extern import lower_extern
 from litz.lower.registry import RULES, NotGenerated
+from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
+from litz.lower.symbols import GUARDS, is_zero, number_or_size, size_of
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.target import Target
 from litz.trace import stage
 
 FAMILIES = (
     attention,
+    convolution,
     create,
     flex,
     gather,
@@ -81,7 +85,8 @@ def lower(graph: Graph, target: Target, config: Config) -> LoopProgram:
         low.origin = origin_of(node)
         if node.op == "placeholder":
             known[node] = _input(low, node)
-            inputs.append(known[node].buffer)
+            given = known[node]
+            inputs.append(given.buffer if isinstance(given, View) else size_of(given))
             if node.name in graph.static:
                 low.static.add(known[node].buffer)
         elif node.op == "get_attr":
@@ -120,8 +125,10 @@ def needed_steps(
     return tuple(reversed(kept))
 
 
-def _input(low: Lowering, node: torch.fx.Node) -> View:
+def _input(low: Lowering, node: torch.fx.Node) -> Any:
     value = node.meta.get("val")
+    if isinstance(value, torch.SymInt):
+        return number_or_size(value)
     if not isinstance(value, torch.Tensor):
         raise low.unsupported(f"the graph takes {type(value).__name__} as an input")
     return low.whole(_storage(low, value, node.name))
@@ -153,6 +160,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if node.target is torch.ops.aten.copy_.default:
         return _write_back(low, args[0], args[1])
     like = node.meta.get("val")
+    if isinstance(like, SYMBOLIC):
+        return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
     low.by_program = str(node.meta.get("original_aten") or node.target) in (
@@ -174,6 +183,11 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
             return result
         except NotGenerated:
             pass  # counted as an extern call below
+        except GUARDS as why:
+            if is_view:
+                raise
+            del low.body[before:]
+            low.decide("refused", node.name, f"{low.origin.op} is left to ATen: {why}")
     if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
     low.used = used  # a rule that gave up may have lowered other nodes
@@ -196,7 +210,7 @@ def _check_devices(low: Lowering, like: Any, operands: Any) -> None:
     for operand in pytree.tree_leaves(operands):
         if not isinstance(operand, View) or operand.buffer.device == low.target.device:
             continue
-        if any(n.number != 1 for n in operand.buffer.shape):
+        if any(n is not ONE for n in operand.buffer.shape):
             raise NotGenerated("an operand on another device")
 
 
@@ -212,7 +226,9 @@ def _check_spelled(low: Lowering, before: int) -> None:
 
 def _is_empty(like: Any) -> bool:
     results = pytree.tree_leaves(like)
-    return bool(results) and all(isinstance(r, torch.Tensor) and 0 in r.shape for r in results)
+    return bool(results) and all(
+        isinstance(r, torch.Tensor) and any(map(is_zero, r.shape)) for r in results
+    )
 
 
 # Ops that ATen computes by design, not for want of a rule.

@@ -17,8 +17,9 @@ import torch
 from litz.ir.attention import attention_in, log_sum, weighed_mean
 from litz.ir.dtypes import BF16, F16, F32, F64
 from litz.ir.expr import Expr, apply, axis, const, integer, reduce
-from litz.ir.index import ZERO, floordiv
+from litz.ir.index import ONE, ZERO, floordiv
 from litz.ir.program import Buffer
+from litz.ir.sizes import at_least, is_known, quotient
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, broadcast, positions, widen
 
@@ -61,7 +62,7 @@ def emit_attention(
     queries in a row."""
     q, k, v = operands
     _check_heads(low, q, k, v)
-    check_sums(low, q.shape[-1].number, k.shape[-2].number)
+    check_sums(low, q.shape[-1], k.shape[-2])
     target = low.buffer(like)
     *front, row, width = positions(target.shape)
     depth, column = axis("r0", q.shape[-1]), axis("r1", k.shape[-2])
@@ -79,9 +80,9 @@ def emit_attention(
     return low.whole(target), low.whole(beside)
 
 
-def check_sums(low: Lowering, depth: int, columns: int) -> None:
+def check_sums(low: Lowering, *sums: Expr) -> None:
     """An axis of one element is no axis."""
-    if min(depth, columns) < 2:
+    if not all(at_least(n, integer(2)) for n in sums):
         raise refused(low, "its sums are over one element")
 
 
@@ -107,6 +108,8 @@ def store_mean(low: Lowering, target: Buffer, mean: Expr, reduced: tuple[Expr, .
         raise refused(low, "its type is not generated")
     if low.target.vector_bytes // found.dot.dtype.bytes < 2:
         raise refused(low, "the target has no vectors")
+    if not is_known(found.depth.extent, found.width.extent):
+        raise refused(low, "the width of a head is symbolic")
     if max(found.depth.extent.number, found.width.extent.number) > WIDEST_HEAD:
         raise refused(low, f"a head is wider than {WIDEST_HEAD}")
     low.emit(target, place, mean, reduced)
@@ -117,8 +120,8 @@ def _shared(view: View, front: list[Expr]) -> list[Expr]:
     """Where the keys of a head of queries are."""
     found = []
     for place, size in zip(front, view.shape, strict=False):
-        heads = place.extent.number if place.op == "axis" else 1
-        found.append(floordiv(place, integer(heads // size.number)) if size.number else place)
+        shared = quotient(place.extent if place.op == "axis" else ONE, size)
+        found.append(place if shared is None else floordiv(place, shared))
     return found
 
 
@@ -126,7 +129,7 @@ def _check_heads(low: Lowering, q: View, k: View, v: View) -> None:
     uneven = [len(view.shape) != len(q.shape) for view in (k, v)]
     if not any(uneven):
         pairs = [zip(q.shape[:-2], view.shape[:-2], strict=True) for view in (k, v)]
-        uneven = [a.number % b.number != 0 for pair in pairs for a, b in pair]
+        uneven = [quotient(a, b) is None for pair in pairs for a, b in pair]
     if any(uneven):
         raise refused(low, "heads of queries cannot share those of keys evenly")
 

@@ -13,6 +13,7 @@ import torch
 
 from litz.ir.expr import Expr, apply, cast, const
 from litz.lower.registry import NotGenerated, rule
+from litz.lower.symbols import UNLIMITED, size_of
 from litz.lower.values import Lowering, Value, View, dtype_of, element
 
 
@@ -70,15 +71,25 @@ def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:
     dtype = dtype_of(like.dtype)
     # Eager computes start + step * i in double (or int64) and converts once; whole numbers that
     # a double holds are the same in both.
-    whole = float(start).is_integer() and float(step).is_integer()
-    exact = whole and abs(start) + abs(step) * like.numel() < 1 << 53
+    exact = all(isinstance(n, Expr) or float(n).is_integer() for n in (start, step))
+    exact = exact and _most(start) + _most(step) * _most(size_of(like.shape[0])) < 1 << 53
     wide = dtype_of(torch.float64 if dtype.is_float and not exact else torch.int64)
 
+    def number(given: Any) -> Expr:
+        return cast(given, wide) if isinstance(given, Expr) else const(given, wide)
+
     def value(p: tuple[Expr, ...]) -> Expr:
-        scaled = apply("mul", cast(p[0], wide), const(step, wide))
-        return cast(apply("add", scaled, const(start, wide)), dtype)
+        scaled = apply("mul", cast(p[0], wide), number(step))
+        return cast(apply("add", scaled, number(start)), dtype)
 
     return low.pointwise(like, value)
+
+
+def _most(given: Any) -> float:
+    """How large a number may be; no memory holds a tensor of more elements than UNLIMITED."""
+    if isinstance(given, Expr):
+        return abs(given.number) if given.is_const else UNLIMITED
+    return float(abs(given))
 
 
 @rule("arange.start_step")

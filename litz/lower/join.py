@@ -15,17 +15,20 @@ import torch
 
 from litz.ir.dtypes import BOOL
 from litz.ir.expr import Expr, apply, cast, const, integer
-from litz.ir.index import ZERO, bounds, floordiv, modulo, simplify, to_poly
+from litz.ir.index import ONE, ZERO, bounds, floordiv, from_poly, modulo, simplify, to_poly
 from litz.ir.program import Loop, Store
+from litz.ir.sizes import at_least, difference, total
 from litz.lower.registry import NotGenerated, rule
+from litz.lower.symbols import size_of
 from litz.lower.values import Lowering, View, dtype_of, element, positions, to_storage, widen
+from litz.lower.view import counted, first_of
 
 # A join of more parts is stored part by part: choosing costs one comparison a part and element.
 MOST_CHOSEN_PARTS = 4
 
 
-def _shift(i: Expr, by: int) -> Expr:
-    return simplify(apply("add", i, integer(by)))
+def _shift(i: Expr, by: Expr | int) -> Expr:
+    return simplify(apply("add", i, size_of(by)))
 
 
 @rule("cat")
@@ -41,27 +44,31 @@ def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
         return _store_parts(low, like, used, dim)
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        start = sum(v.shape[dim].number for v in used)
+        end = total(v.shape[dim] for v in used)
         chosen: Expr | None = None
         for v in reversed(used):
-            start -= v.shape[dim].number
-            inside = between(p[dim], start, start + v.shape[dim].number)
+            start = difference(end, v.shape[dim])
+            inside = between(p[dim], start, end)
             place = list(p)
-            place[dim] = _shift(p[dim], -start)
+            place[dim] = difference(p[dim], start)
             here = cast(v.at(place, inside), dtype.compute)
-            below = apply("lt", p[dim], integer(start + v.shape[dim].number))
+            below = apply("lt", p[dim], end)
+            end = start
             chosen = here if chosen is None else apply("where", below, here, chosen)
         return const(0, dtype.compute) if chosen is None else chosen
 
     return low.pointwise(like, value)
 
 
-def between(i: Expr, low: int, high: int) -> Expr:
+def between(i: Expr, low: Expr | int, high: Expr | int) -> Expr:
     """low <= i < high, without the tests that the range of i decides."""
     span = bounds(to_poly(simplify(i)))
-    least, most = (p.get((), 0) for p in span) if span is not None else (low - 1, high)
-    tests = [apply("ge", i, integer(low))] if least < low else []
-    tests += [apply("lt", i, integer(high))] if most >= high else []
+    first, end = size_of(low), size_of(high)
+    tests = []
+    if span is None or not at_least(from_poly(span[0]), first):
+        tests.append(apply("ge", i, first))
+    if span is None or not at_least(end, apply("add", from_poly(span[1]), ONE)):
+        tests.append(apply("lt", i, end))
     return all_of(tests)
 
 
@@ -74,7 +81,7 @@ def all_of(tests: Sequence[Expr]) -> Expr:
 def _store_parts(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: int) -> View:
     """One loop a part, each storing into its own slice of the result."""
     target = low.buffer(like)
-    start = 0
+    start: Expr = ZERO
     for part in parts:
         here = positions(part.shape)
         place = list(here)
@@ -82,22 +89,22 @@ def _store_parts(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
         value = to_storage(cast(part.at(here), target.dtype.compute), target.dtype)
         axes = tuple(a for a in here if a is not ZERO)
         low.body.append(Loop(axes, (), (Store(target, tuple(place), value),), (low.origin,)))
-        start += part.shape[dim].number
+        start = total((start, part.shape[dim]))
     return low.whole(target)
 
 
 @rule("constant_pad_nd")
 def _pad(low: Lowering, like: torch.Tensor, x: View, pad: Sequence[int], fill: Any = 0) -> View:
     dtype = dtype_of(like.dtype)
-    before = [0] * len(x.shape)
+    before: list[Expr] = [ZERO] * len(x.shape)
     for k in range(len(pad) // 2):
-        before[len(x.shape) - 1 - k] = int(pad[2 * k])
+        before[len(x.shape) - 1 - k] = size_of(pad[2 * k])
 
     def value(p: tuple[Expr, ...]) -> Expr:
         inside = all_of(
-            [between(i, b, b + n.number) for i, b, n in zip(p, before, x.shape, strict=True)]
+            [between(i, b, total((b, n))) for i, b, n in zip(p, before, x.shape, strict=True)]
         )
-        place = [_shift(i, -start) for i, start in zip(p, before, strict=True)]
+        place = [difference(i, start) for i, start in zip(p, before, strict=True)]
         here = cast(x.at(place, inside), dtype.compute)
         if inside.is_const:
             return here
@@ -112,7 +119,7 @@ def _flip(low: Lowering, like: torch.Tensor, x: View, dims: Sequence[int]) -> Vi
 
     def value(p: tuple[Expr, ...]) -> Expr:
         place = [
-            simplify(apply("sub", integer(x.shape[d].number - 1), i)) if d in flipped else i
+            difference(difference(x.shape[d], ONE), i) if d in flipped else i
             for d, i in enumerate(p)
         ]
         return widen(x.at(place), x.dtype)
@@ -138,16 +145,14 @@ def _slice_scatter(
 ) -> View:  # fmt: skip
     """x with a slice replaced."""
     dim %= len(x.shape)
-    extent = x.shape[dim].number
-    first = 0 if start is None else int(start)
-    first = min(max(first + extent if first < 0 else first, 0), extent)
-    length = source.shape[dim].number
+    first = first_of(start, x.shape[dim])
+    reach = apply("mul", difference(source.shape[dim], ONE), integer(step))
     dtype = dtype_of(like.dtype)
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        inside = between(p[dim], first, first + (length - 1) * step + 1)
+        inside = between(p[dim], first, total((first, reach, ONE)))
         place = list(p)
-        place[dim] = _shift(p[dim], -first)
+        place[dim] = difference(p[dim], first)
         if step != 1:
             inside = all_of([inside, apply("eq", modulo(place[dim], integer(step)), ZERO)])
             place[dim] = simplify(apply("floordiv", place[dim], integer(step)))
@@ -163,12 +168,12 @@ def _select_scatter(
 ) -> View:
     """x with one row along `dim` replaced."""
     dim %= len(x.shape)
-    row = int(place) + (x.shape[dim].number if place < 0 else 0)
+    row = counted(place, x.shape[dim])
     dtype = dtype_of(like.dtype)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         rest = p[:dim] + p[dim + 1 :]
-        chosen = apply("eq", p[dim], integer(row))
+        chosen = apply("eq", p[dim], row)
         return apply("where", chosen, element(source, rest, dtype), element(x, p, dtype))
 
     return low.pointwise(like, value)

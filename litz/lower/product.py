@@ -17,7 +17,7 @@ import torch
 
 from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
-from litz.ir.index import coefficient, flat_index, floordiv, modulo, simplify_indices
+from litz.ir.index import ONE, coefficient, flat_index, floordiv, modulo, simplify_indices
 from litz.ir.program import Buffer
 from litz.lower.dequantise import Narrow, narrow_operand
 from litz.lower.panels import in_panels, packed_panels
@@ -72,7 +72,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     computations."""
     _check(low, a, b)
     *batch, i, j = positions(target.shape)
-    k = axis("r0", a.shape[-1].number)
+    k = axis("r0", a.shape[-1])
     if not low.target.panels:
         operands = a.at((*batch, i, k)), b.at((*batch, k, j))
         _emit(low, target, (*batch, i, j), operands, k)
@@ -95,6 +95,8 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
 def _slices(low: Lowering, target: Buffer, depth: int, group: int) -> int:
     """Pieces of the sum that run side by side: several if it is long and the blocks too few to
     share. Sizes alone decide, so that a sum is the same with any number of threads."""
+    if not target.shape[0].is_const:
+        return 1
     rows, columns = (n.number for n in target.shape)
     width = low.target.panel_columns(target.dtype.compute.bytes, columns)
     blocks = -(-rows // low.target.block_rows) * -(-columns // width)
@@ -143,7 +145,7 @@ def _emit(
 
 
 def _check(low: Lowering, a: View, b: View) -> None:
-    rows, depth, columns = a.shape[-2].number, a.shape[-1].number, b.shape[-1].number
+    rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
     if low.config.max_autotune_gemm_backends == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone")
     if rows > low.target.product_rows:
@@ -156,7 +158,7 @@ def _check(low: Lowering, a: View, b: View) -> None:
     lanes = low.target.vector_bytes // max(b.dtype.compute.bytes, 4)
     if lanes < 2 or columns < lanes:
         raise NotGenerated("a product with fewer columns than lanes")
-    if len(a.shape) == 3 and a.shape[0].number > 1 and rows == 1:
+    if len(a.shape) == 3 and a.shape[0] is not ONE and a.shape[-2] is ONE:
         raise NotGenerated("a batch of single rows: each reads a matrix of its own once")
     if not low.target.panels:
         _check_device(a, b, rows)
@@ -167,7 +169,7 @@ def _check(low: Lowering, a: View, b: View) -> None:
 
 def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Expr, int]:
     """The element of the right operand, and how many neighbours along the sum lie together."""
-    rows, columns = a.shape[-2].number, b.shape[-1].number
+    rows, columns = a.shape[-2].hint, b.shape[-1].number
     width = low.target.panel_columns(max(b.dtype.compute.bytes, 4), columns)
     group = low.target.dot_group(a.dtype.name, b.dtype.name)
     kept = low.config.cpp.weight_prepack and low.is_static(b.buffer)

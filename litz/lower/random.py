@@ -19,7 +19,8 @@ from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ravel
 from litz.ir.program import Extern
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, Value, View, dtype_of, element, sizes
+from litz.lower.symbols import sizes
+from litz.lower.values import Lowering, Value, View, dtype_of, element
 
 FRACTION_BITS = {BF16: 8, F16: 11, F32: 24, F64: 53}
 

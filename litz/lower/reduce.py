@@ -6,7 +6,6 @@ mean first, then the squared distances from it, which is exact where one pass ov
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -14,14 +13,17 @@ from typing import Any
 
 import torch
 
-from litz.ir.dtypes import BOOL, DType
+from litz.ir.dtypes import BOOL, F64, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, substitute, walk
-from litz.ir.index import ZERO, simplify_indices
+from litz.ir.index import ONE, ZERO, simplify_indices
+from litz.ir.index import product as index_product
 from litz.ir.ops import REDUCTIONS
 from litz.ir.program import Buffer
+from litz.ir.sizes import at_least, count_of
 from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, View, dtype_of, element, positions, sizes, widen
+from litz.lower.symbols import sizes
+from litz.lower.values import Lowering, View, dtype_of, element, positions, widen
 
 Dims = Sequence[int] | int | None
 
@@ -41,10 +43,9 @@ class Reducer:
     def __init__(self, low: Lowering, x: View, dims: list[int]) -> None:
         self.low, self.x, self.dims = low, x, dims
         self.extents = [x.shape[d] for d in dims]
-        self.count = math.prod(e.number for e in self.extents)
+        self.count = index_product(self.extents)
         self.bound = tuple(
-            ZERO if e.number == 1 else axis(f"r{d}", e)
-            for d, e in zip(dims, self.extents, strict=True)
+            ZERO if e is ONE else axis(f"r{d}", e) for d, e in zip(dims, self.extents, strict=True)
         )
         self.axes = tuple(a for a in self.bound if a is not ZERO)
 
@@ -64,7 +65,7 @@ class Reducer:
     def value(self, kind: str, element_at: Callable[[tuple[Expr, ...]], Expr], kept: Any) -> Expr:
         """The reduced value; small reductions are written out, empty ones are the identity."""
         at = self.position(kept)
-        if self.count == 0:
+        if self.count is ZERO:
             return identity(kind, element_at(tuple(ZERO for _ in at)).dtype)
         if not self.axes:
             return integer(0) if REDUCTIONS[kind].gives_index else element_at(at)
@@ -77,8 +78,9 @@ class Reducer:
 
 def combined(low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
     """`value` combined over `axes`: one reduction, or written out if it has but a few points."""
-    count = math.prod(a.extent.number for a in axes)
-    if count > low.config.unroll_reductions_threshold or REDUCTIONS[kind].gives_index:
+    count = count_of(axes)
+    long = not count.is_const or count.number > low.config.unroll_reductions_threshold
+    if long or REDUCTIONS[kind].gives_index:
         return reduce(kind, axes, value)
     terms = []
     for point in product(*(range(a.extent.number) for a in axes)):
@@ -91,6 +93,11 @@ def combined(low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr) -> E
         ]
         terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
     return terms[0]
+
+
+def number_as(count: Expr, dtype: DType) -> Expr:
+    """How many there are, as a number to compute with."""
+    return const(count.number, dtype) if count.is_const else cast(count, dtype)
 
 
 def emit_combined(low: Lowering, target: Buffer, value: Expr, axes: tuple[Expr, ...]) -> View:
@@ -167,7 +174,7 @@ def _mean(
 
     def value_at(kept: list[Expr]) -> Expr:
         total = work.value("sum", lambda p: element(x, p, dtype), kept)
-        return apply("div", total, const(work.count, total.dtype))
+        return apply("div", total, number_as(work.count, total.dtype))
 
     return work.emit(low.buffer(like), value_at)
 
@@ -178,7 +185,7 @@ def _lower_argument(
 ) -> View:  # fmt: skip
     computable(x, like)
     work = Reducer(low, x, reduced_dims(x, dim))
-    if work.count == 0:
+    if not at_least(work.count, ONE):
         raise NotGenerated("the position of an extreme of nothing")
     return work.emit(
         low.buffer(like), lambda kept: work.value(kind, lambda p: comparable(x, p), kept)
@@ -218,7 +225,7 @@ def _moments(
 
     def mean_at(kept: list[Expr]) -> Expr:
         total = work.value("sum", lambda p: element(x, p, dtype), kept)
-        return apply("div", total, const(work.count, total.dtype))
+        return apply("div", total, number_as(work.count, total.dtype))
 
     center = work.emit(mean_buffer, mean_at)
 
@@ -230,8 +237,12 @@ def _moments(
             return apply("mul", distance, distance)
 
         total = work.value("sum", squared, kept)
-        freedom = max(work.count - (1 if correction is None else correction), 0)
-        return apply("div", total, const(freedom, total.dtype))
+        lost = 1 if correction is None else correction
+        if work.count.is_const:
+            return apply("div", total, const(max(work.count.number - lost, 0), total.dtype))
+        left = apply("sub", cast(work.count, F64), const(lost, F64))
+        freedom = apply("max", left, const(0, F64))
+        return apply("div", total, cast(freedom, total.dtype))
 
     return work.emit(low.buffer(like), variance_at), center
 

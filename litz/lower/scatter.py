@@ -15,11 +15,12 @@ import torch
 
 from litz.ir.dtypes import BOOL, I64
 from litz.ir.expr import Expr, apply, cast, const, scan
-from litz.ir.index import ZERO, ravel, unravel
+from litz.ir.index import ONE, ZERO, product, ravel, unravel
 from litz.ir.program import Buffer, Loop, Store
 from litz.lower.gather import checked
 from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
+from litz.lower.symbols import sizes
 from litz.lower.values import (
     Lowering,
     Value,
@@ -28,7 +29,6 @@ from litz.lower.values import (
     dtype_of,
     element,
     positions,
-    sizes,
     to_storage,
 )
 
@@ -94,7 +94,7 @@ def _broadcast_shape(shapes: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
     result = []
     for k in range(rank):
         sizes = {s[len(s) - rank + k] for s in shapes if len(s) - rank + k >= 0}
-        wide = [n for n in sizes if n.number != 1]
+        wide = [n for n in sizes if n is not ONE]
         result.append(wide[0] if wide else next(iter(sizes)))
     return tuple(result)
 
@@ -108,7 +108,7 @@ def _masked_put(
     if mask is None or mask.dtype is not BOOL:
         raise NotGenerated("a mask among other indices")
     rest = len(x.shape) - len(mask.shape)
-    if any(s.number != 1 for s in values.shape[: max(len(values.shape) - rest, 0)]):
+    if any(s is not ONE for s in values.shape[: max(len(values.shape) - rest, 0)]):
         raise NotGenerated("a mask as index: how many values it takes depends on the data")
     dtype = dtype_of(like.dtype)
 
@@ -142,7 +142,7 @@ def _scatter_along(
 
 def _inside(source: View, here: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The source may be larger than the index; only the index's part of it is read."""
-    return tuple(ZERO if s.number == 1 else p for s, p in zip(source.shape, here, strict=True))
+    return tuple(ZERO if s is ONE else p for s, p in zip(source.shape, here, strict=True))
 
 
 def _into_scalar(low: Lowering, like: torch.Tensor, x: View, source: Value, mode: str) -> View:
@@ -254,10 +254,7 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
     shape = sizes(like.shape)
     if dtype.kind == "x" or any(s is ZERO for s in (*shape, *source.shape)):
         raise NotGenerated("a type that is not generated, or an empty tensor")
-    total = 1
-    for s in shape:
-        total *= s.number
-    count = low.row_buffer((const(total, I64),), I64)
+    count = low.row_buffer((product(shape),), I64)
     (flat,) = positions(count.shape)
 
     def chosen(p: Sequence[Expr]) -> Expr:
@@ -267,15 +264,13 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
     numbered = numbered if flat is ZERO else scan("sum", flat, numbered)
     low.emit(count, (flat,), numbered)
     counted = low.whole(count)
-    available = 1
-    for s in source.shape:
-        available *= s.number
+    available = product(source.shape)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         here = chosen(p)
         number = apply("sub", counted.at((ravel(p, shape),)), const(1, I64))
         number = apply("where", here, number, const(0, I64))
-        number = apply("check_index", number, const(available, I64))
+        number = apply("check_index", number, available)
         taken = source.at(unravel(number, source.shape))
         return apply("where", here, cast(taken, dtype.compute), element(x, p, dtype))
 

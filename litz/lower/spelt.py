@@ -224,7 +224,7 @@ def _streamed(low: Lowering, spelt: Spelt, outside: dict[Node, Any]) -> View:
             known[node] = low.lower_node(low, node, known)
     target = low.buffer(spelt.last.meta["val"])
     v = _operand(low, spelt.mix.args[1], known)
-    check_sums(low, known[spelt.dot.args[-2]].shape[-1].number, v.shape[-2].number)
+    check_sums(low, known[spelt.dot.args[-2]].shape[-1], v.shape[-2])
     column = axis("r1", v.shape[-2])
     result = value_aside(known[spelt.last], positions(target.shape), steps, {})
     *front, row, width = _index(low, result, made[spelt.mix])

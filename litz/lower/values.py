@@ -18,10 +18,12 @@ import torch.fx
 from litz.config import Config
 from litz.errors import UnsupportedOp
 from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
-from litz.ir.expr import Expr, axis, cast, const, integer, load, narrow, substitute
-from litz.ir.index import ZERO, row_major, simplify
+from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute
+from litz.ir.index import ONE, ZERO, row_major, simplify
 from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
+from litz.ir.sizes import at_least, difference
 from litz.lower.registry import NotGenerated
+from litz.lower.symbols import size_of, sizes
 from litz.target import Target
 
 FROM_TORCH: dict[torch.dtype, DType] = {
@@ -74,14 +76,7 @@ Value = View | Expr | int | float | bool | None
 
 def positions(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     """One axis for each dimension; a dimension of size one needs none: it is always at zero."""
-    return tuple(
-        ZERO if s.is_const and s.number == 1 else axis(f"i{k}", s) for k, s in enumerate(shape)
-    )
-
-
-def sizes(values: Sequence[Any]) -> tuple[Expr, ...]:
-    """Concrete sizes as expressions. Symbolic graphs are specialised before they reach here."""
-    return tuple(integer(int(v)) for v in values)
+    return tuple(ZERO if s is ONE else axis(f"i{k}", s) for k, s in enumerate(shape))
 
 
 class Lowering:
@@ -101,7 +96,7 @@ class Lowering:
         self.by_program = True  # the program spells the op at hand; it is no part of another one
         self.decisions: list[Decision] = []
         # Offset of each base buffer inside its storage as the fake tensor saw it.
-        self.base_offset: dict[Buffer, int] = {}
+        self.base_offset: dict[Buffer, Expr] = {}
         self._count = 0
 
     @contextmanager
@@ -127,14 +122,14 @@ class Lowering:
         made = Buffer(
             name, dtype_of(like.dtype), sizes(like.shape), sizes(like.stride()), str(like.device)
         )
-        self.base_offset[made] = int(like.storage_offset())
+        self.base_offset[made] = size_of(like.storage_offset())
         return made
 
     def row_buffer(self, shape: tuple[Expr, ...], dtype: DType) -> Buffer:
         """Fresh contiguous storage for a value that eager never shows."""
         name, self._count = f"t{self._count}", self._count + 1
         made = Buffer(name, dtype, shape, row_major(shape), self.target.device)
-        self.base_offset[made] = 0
+        self.base_offset[made] = ZERO
         return made
 
     def whole(self, buffer: Buffer) -> View:
@@ -143,7 +138,7 @@ class Lowering:
 
     def window(self, base: View, like: torch.Tensor, index: tuple[Expr, ...]) -> View:
         """A view op's result: a new index map, with the strides that eager's own view has."""
-        start = int(like.storage_offset()) - self.base_offset[base.buffer]
+        start = difference(size_of(like.storage_offset()), self.base_offset[base.buffer])
         mapped = dict(zip(positions(base.shape), index, strict=True))
         mapped = {k: v for k, v in mapped.items() if k is not ZERO}
         return View(
@@ -151,7 +146,7 @@ class Lowering:
             sizes(like.shape),
             tuple(simplify(substitute(i, mapped)) for i in base.index),
             sizes(like.stride()),
-            integer(start),
+            start,
         )
 
     def writer(self, buffer: Buffer) -> Loop | None:
@@ -203,13 +198,16 @@ class Lowering:
 def _overlaps(buffer: Buffer) -> bool:
     """Whether two elements may lie in one place, as in eager's copy of an unfolded tensor: what is
     there in the end then depends on the order in which they are written."""
-    reach = 0
-    steps = zip((s.number for s in buffer.strides), (n.number for n in buffer.shape), strict=True)
-    for step, n in sorted((step, n) for step, n in steps if n > 1):
-        if step <= reach:
+    reach: Expr = ZERO
+    steps = [(s, n) for s, n in zip(buffer.strides, buffer.shape, strict=True) if n not in SINGLE]
+    for step, n in sorted(steps, key=lambda pair: (pair[0].hint, pair[1].hint)):
+        if not at_least(step, apply("add", reach, ONE)):
             return True
-        reach += step * (n - 1)
+        reach = simplify(apply("add", reach, apply("mul", step, difference(n, ONE))))
     return False
+
+
+SINGLE = (ZERO, ONE)
 
 
 def to_storage(value: Expr, dtype: DType) -> Expr:
@@ -227,9 +225,7 @@ def widen(value: Expr, dtype: DType) -> Expr:
 def broadcast(view: View, position: Sequence[Expr]) -> tuple[Expr, ...]:
     """The position in `view` that broadcasting reads for a position of the result."""
     tail = position[len(position) - len(view.shape) :]
-    return tuple(
-        ZERO if s.is_const and s.number == 1 else p for s, p in zip(view.shape, tail, strict=True)
-    )
+    return tuple(ZERO if s is ONE else p for s, p in zip(view.shape, tail, strict=True))
 
 
 def element(value: Value, position: Sequence[Expr], dtype: DType) -> Expr:

@@ -11,14 +11,37 @@ from typing import Any
 
 import torch
 
+from litz.errors import SizeUnknown
 from litz.ir.expr import Expr, apply, integer
-from litz.ir.index import ZERO, ravel, simplify, unravel
+from litz.ir.index import ONE, ZERO, product, ravel, simplify, unravel
+from litz.ir.sizes import at_least, difference, named, total
 from litz.lower.registry import rule
-from litz.lower.values import Lowering, View, positions, sizes
+from litz.lower.symbols import size_of, sizes
+from litz.lower.values import Lowering, View, positions
 
 
-def _scaled(i: Expr, step: int, start: int) -> Expr:
-    return simplify(apply("add", apply("mul", i, integer(step)), integer(start)))
+def _scaled(i: Expr, step: int, start: Expr | int) -> Expr:
+    return simplify(apply("add", apply("mul", i, integer(step)), size_of(start)))
+
+
+def counted(place: Any, extent: Expr) -> Expr:
+    """A position; a negative one counts from the end."""
+    given = size_of(place)
+    if given.is_const:
+        return total((given, extent)) if given.number < 0 else given
+    if not at_least(given, ZERO):
+        raise SizeUnknown(str(given), "it may count from the end")
+    return given
+
+
+def first_of(start: Any, extent: Expr) -> Expr:
+    """Where a slice begins, cut to the tensor as eager cuts it."""
+    begin = counted(0 if start is None else start, extent)
+    if begin.is_const and extent.is_const:
+        return integer(min(max(begin.number, 0), extent.number))
+    if not at_least(begin, ZERO):
+        begin = apply("max", begin, ZERO)
+    return begin if at_least(extent, begin) else named(apply("min", begin, extent))
 
 
 @rule("view.default", "_unsafe_view", "reshape", "_reshape_alias")
@@ -55,9 +78,7 @@ def _matrix_transpose(low: Lowering, like: torch.Tensor, x: View) -> View:
 def _expand(low: Lowering, like: torch.Tensor, x: View, *_: Any, **__: Any) -> View:
     here = positions(sizes(like.shape))
     tail = here[len(here) - len(x.shape) :]
-    index = tuple(
-        ZERO if s.is_const and s.number == 1 else p for s, p in zip(x.shape, tail, strict=True)
-    )
+    index = tuple(ZERO if s is ONE else p for s, p in zip(x.shape, tail, strict=True))
     return low.window(x, like, index)
 
 
@@ -72,7 +93,7 @@ def _unsqueeze(low: Lowering, like: torch.Tensor, x: View, dim: int) -> View:
 def _squeeze(low: Lowering, like: torch.Tensor, x: View, dim: Any = None) -> View:
     rank = len(x.shape)
     wanted = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
-    gone = {d % rank for d in wanted if x.shape[d % rank].number == 1} if rank else set()
+    gone = {d % rank for d in wanted if x.shape[d % rank] is ONE} if rank else set()
     here = iter(positions(sizes(like.shape)))
     return low.window(x, like, tuple(ZERO if d in gone else next(here) for d in range(rank)))
 
@@ -83,20 +104,16 @@ def _slice(
     end: Any = None, step: int = 1,
 ) -> View:  # fmt: skip
     dim %= len(x.shape)
-    extent = x.shape[dim].number
-    begin = 0 if start is None else int(start)
-    begin = min(max(begin + extent if begin < 0 else begin, 0), extent)
     index = list(positions(sizes(like.shape)))
-    index[dim] = _scaled(index[dim], step, begin)
+    index[dim] = _scaled(index[dim], step, first_of(start, x.shape[dim]))
     return low.window(x, like, tuple(index))
 
 
 @rule("select.int")
 def _select(low: Lowering, like: torch.Tensor, x: View, dim: int, place: int) -> View:
     dim %= len(x.shape)
-    place = int(place)
     index = list(positions(sizes(like.shape)))
-    index.insert(dim, integer(place + x.shape[dim].number if place < 0 else place))
+    index.insert(dim, counted(place, x.shape[dim]))
     return low.window(x, like, tuple(index))
 
 
@@ -104,21 +121,21 @@ def _select(low: Lowering, like: torch.Tensor, x: View, dim: int, place: int) ->
 def _split(low: Lowering, like: list[torch.Tensor], x: View, _: Any, dim: int = 0) -> list[View]:
     dim %= len(x.shape)
     parts = []
-    start = 0
+    start: Expr = ZERO
     for part in like:
         index = list(positions(sizes(part.shape)))
         index[dim] = _scaled(index[dim], 1, start)
         # A copying split (unsafe_split) has its own storage; as a view it shows the same values.
         parts.append(_shown(low, x, part, tuple(index), dim, start))
-        start += int(part.shape[dim])
+        start = total((start, size_of(part.shape[dim])))
     return parts
 
 
 def _shown(
-    low: Lowering, x: View, part: torch.Tensor, index: tuple[Expr, ...], dim: int, start: int
+    low: Lowering, x: View, part: torch.Tensor, index: tuple[Expr, ...], dim: int, start: Expr
 ) -> View:
     view = low.window(x, part, index)
-    offset = simplify(apply("add", x.offset, apply("mul", integer(start), x.strides[dim])))
+    offset = simplify(apply("add", x.offset, apply("mul", start, x.strides[dim])))
     return View(view.buffer, view.shape, view.index, x.strides, offset)
 
 
@@ -161,7 +178,8 @@ def _unfold(low: Lowering, like: torch.Tensor, x: View, dim: int, _: int, step: 
 def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
     """An address into the base's storage, read back as an index of the base."""
     base = x.buffer
-    flat: Expr = integer(int(like.storage_offset()) - low.base_offset[base])
+    start = difference(size_of(like.storage_offset()), low.base_offset[base])
+    flat = start
     for p, s in zip(positions(sizes(like.shape)), sizes(like.stride()), strict=True):
         flat = apply("add", flat, apply("mul", p, s))
     return View(
@@ -169,18 +187,18 @@ def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
         sizes(like.shape),
         _index_at_address(low, base, simplify(flat)),
         sizes(like.stride()),
-        integer(int(like.storage_offset()) - low.base_offset[base]),
+        start,
     )
 
 
 def _index_at_address(low: Lowering, base: Any, flat: Expr) -> tuple[Expr, ...]:
     """Invert a dense layout: largest stride first, each digit of the address is an index."""
-    order = sorted(range(len(base.shape)), key=lambda d: -base.strides[d].attr)
-    expected = 1
+    order = sorted(range(len(base.shape)), key=lambda d: -base.strides[d].hint)
+    expected: Expr = ONE
     for d in reversed(order):
-        if base.shape[d].number != 1 and base.strides[d].attr != expected:
+        if base.shape[d] is not ONE and base.strides[d] is not expected:
             raise low.unsupported("as_strided of a tensor whose memory has gaps or overlaps")
-        expected *= base.shape[d].number
+        expected = product((expected, base.shape[d]))
     digits = unravel(flat, tuple(base.shape[d] for d in order))
     index: list[Expr] = [ZERO] * len(order)
     for d, digit in zip(order, digits, strict=True):

@@ -22,10 +22,12 @@ from litz.config import Config
 from litz.errors import CustomPassFailed, PassFailed
 from litz.ir.graph import Graph, at_path
 from litz.passes.channels_last import channels_last
+from litz.passes.concat_linears import concat_linears
 from litz.passes.fold_channel_factors import fold_channel_factors
 from litz.passes.fold_constants import fold_constants
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
 from litz.passes.hooks import name_of_hook, run_hook
+from litz.passes.lift_convolutions import lift_convolutions
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
 from litz.passes.pack_convolutions import pack_convolutions
 from litz.passes.partition import cut_joint_graph
@@ -43,9 +45,10 @@ from litz.trace import IR, Trace, stage
 class Pass:
     """One row of the list: a pass and the flags, if any, that turn it off."""
 
-    run: Callable[[Graph], int]
+    run: Callable[..., int]  # takes the graph
     flag: str | None = None
     unless: str | None = None  # the flag that turns it off if it is set
+    informed: bool = False  # whether it takes the target and the config as well
 
     @property
     def name(self) -> str:
@@ -66,10 +69,12 @@ PASSES = [
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(remove_identities),
     Pass(fold_channel_factors, "cpp.weight_prepack"),
+    Pass(lift_convolutions, "layout_optimization"),
     Pass(patches_as_products, "layout_optimization"),
-    Pass(channels_last, "layout_optimization"),
-    Pass(pack_convolutions, "cpp.weight_prepack"),
+    Pass(channels_last, "layout_optimization", informed=True),
+    Pass(pack_convolutions, "cpp.weight_prepack", informed=True),
     Pass(merge_common_subexpressions),
+    Pass(concat_linears, "cpp.enable_concat_linear"),
     Pass(remove_dead_code, "use_dce"),
 ]
 # Over forward and backward at once: what both compute becomes one value, to keep or to make twice.
@@ -127,19 +132,20 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
     run_hook("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass, graph)
     for each in PASSES:
         if each.is_on(config):
-            changes[each.name] = _run(each, graph, trace)
+            given = (target, config) if each.informed else ()
+            changes[each.name] = _run(each, graph, trace, *given)
     run_hook("post_grad_custom_post_pass", config.post_grad_custom_post_pass, graph)
     graph.module.graph.lint()
     graph.module.meta["passes"] = changes
     return graph
 
 
-def _run(each: Pass, graph: Graph, trace: Trace | None) -> int:
+def _run(each: Pass, graph: Graph, trace: Trace | None, *given: Any) -> int:
     shown = trace is not None and trace.shows(IR)
     before = str(graph.module.graph) if shown else ""
     try:
         with trace.span(each.name) if trace else nullcontext():
-            count = each.run(graph)
+            count = each.run(graph, *given)
     except Exception as error:
         raise PassFailed(each.name, error) from error
     if trace is not None and shown and count:

@@ -17,7 +17,11 @@ import torch.fx
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from litz.config import Config
+from litz.ir.convolution import has_onednn
 from litz.ir.graph import Graph
+from litz.passes.fold_channel_factors import of_parameters
+from litz.target import Target
 
 aten = torch.ops.aten
 
@@ -26,49 +30,71 @@ _FOLLOWS = frozenset(
     (
         *(aten.convolution, aten.cat, aten.mean, aten.sum, aten.var_mean, aten.var, aten.amax),
         *(aten.max_pool2d_with_indices, aten.avg_pool2d, aten._adaptive_avg_pool2d),
+        *(aten.max_pool3d_with_indices, aten.avg_pool3d, aten._adaptive_avg_pool3d),
         *(aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.upsample_bicubic2d),
+        *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
+        *(aten.squeeze, aten.unsqueeze),  # of a signal that is an image of one line
         *(aten.constant_pad_nd, aten.native_batch_norm, aten.native_group_norm),
         aten._native_batch_norm_legit_no_training,
     )
 )
 # A convolution over fewer channels than this (the first of a network) gains nothing by itself.
 FEWEST_CHANNELS = 8
+ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 # What a GPU's convolution loads of a pixel at a time: 16 bytes of halves.
 LOADED_CHANNELS = 8
 HALVES = (torch.bfloat16, torch.float16)
 
 
-def channels_last(graph: Graph) -> int:
+def channels_last(graph: Graph, target: Target, config: Config) -> int:
     """Moves convolutions of images, and what lies between them, to the order they are fastest in.
 
     c = aten.convolution(x, w, ...)   ->   x' = clone(x, channels_last); w' likewise
     return aten.relu(c)                    c = aten.convolution(x', w', ...)
                                            return clone(aten.relu(c), contiguous)
     """
-    wanted = [n for n in graph.nodes if _gains(n, graph.kind)]
+    laid: set[Node] = set()
+    inferred = graph.kind == "inference" and graph.static
+    if inferred and config.cpp.weight_prepack and target.panels and has_onednn():
+        known = of_parameters(graph)
+        laid = {n for n in graph.nodes if has_parameters(n, known)}
+    wanted = [n for n in graph.nodes if _gains(n, laid, graph.kind)]
     if not any(n.args[0].meta["val"].shape[1] >= FEWEST_CHANNELS for n in wanted):
         return 0
-    mover = _Mover(graph)
+    mover = _Mover(graph, laid)
     for node in graph.nodes:
         mover.visit(node, node in wanted)
     return len(wanted)
 
 
-def _gains(node: Node, kind: str) -> bool:
+def _gains(node: Node, laid: set[Node], kind: str) -> bool:
     if node.target is not aten.convolution.default:
         return False
     image, weight = (node.args[k].meta["val"] for k in (0, 1))  # type: ignore[union-attr]
     # What a forward graph keeps for the backward one would have to be moved back at once.
     halves = image.dtype in HALVES and image.device.type != "cpu" and kind == "inference"
-    is_plain = image.dim() == 4 and (image.dtype is torch.float32 or halves) and not node.args[6]
+    halves = halves and image.dim() == 4 and not node.args[6]
+    is_plain = image.dim() in ORDERS and (image.dtype is torch.float32 or halves)
+    if image.dim() == 5:  # ATen gives volumes in the usual order, oneDNN and Litz as they come
+        is_plain = is_plain and node in laid
     return bool(is_plain and all(isinstance(s, int) for s in (*image.shape, *weight.shape)))
 
 
-class _Mover:
-    """Walks the graph in order. `first` is the layout that eager gives each value, by node."""
+def has_parameters(node: Node, known: dict[Node, None]) -> bool:
+    """Whether a node convolves with parameters, in float32: its weights can be packed once."""
+    if node.target is not aten.convolution.default:
+        return False
+    image, weight, bias, *_ = node.args
+    plain = node.meta["val"].dim() in ORDERS and node.meta["val"].dtype is torch.float32
+    return plain and weight in known and (bias is None or bias in known) and image not in known
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.nodes = graph, graph.module.graph
+
+class _Mover:
+    """Walks the graph in order. `first` is the layout that eager gives each value, by node; what
+    is `laid` will be convolved by who keeps the order of the image."""
+
+    def __init__(self, graph: Graph, laid: set[Node]) -> None:
+        self.graph, self.nodes, self.laid = graph, graph.module.graph, laid
         self.first: dict[Node, Any] = {}
         self.moved: dict[Node, Node] = {}  # a node -> the same in channels last
         self.padded: dict[Node, Node] = {}  # a node -> the same with zeros for channels
@@ -97,16 +123,20 @@ class _Mover:
         """The value again, from operands where they now lie."""
         before = node.meta["val"]
         node.meta["val"] = _value(node)
+        if node in self.laid:
+            order = ORDERS[before.dim()]
+            node.meta["val"] = node.meta["val"].contiguous(memory_format=order)
         old, new = pytree.tree_leaves(before), pytree.tree_leaves(node.meta["val"])
         if any(a.stride() != b.stride() for a, b in zip(old, new, strict=True)):
             self.first[node] = before
 
     def _channels_last(self, operand: Node, user: Node) -> Node:
         value = operand.meta["val"]
-        if value.is_contiguous(memory_format=torch.channels_last):
+        order = ORDERS[value.dim()]
+        if value.is_contiguous(memory_format=order):
             return operand
         if operand not in self.moved:
-            self.moved[operand] = self._clone(operand, user, torch.channels_last)
+            self.moved[operand] = self._clone(operand, user, order)
         return self.moved[operand]
 
     def _padded(self, operand: Node, user: Node) -> Node:

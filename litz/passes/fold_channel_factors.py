@@ -122,7 +122,7 @@ class _Folding:
 
     def fold(self, chain: list[_Link], known: dict[Node, None]) -> None:
         nodes = self.graph.module.graph
-        _move_up(self.graph, known, self.node)
+        move_up(self.graph, known, self.node)
         with nodes.inserting_before(self.node):
             for link in chain:
                 self._add(link)
@@ -194,7 +194,7 @@ class _Folding:
         self.node.update_arg(2, bias)
 
 
-def _move_up(graph: Graph, known: dict[Node, None], before: Node) -> None:
+def move_up(graph: Graph, known: dict[Node, None], before: Node) -> None:
     """What is made of parameters stands before the convolution that is to carry it."""
     for node in known:
         if node.op == "call_function" and node > before:

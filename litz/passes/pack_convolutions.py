@@ -2,26 +2,52 @@
 
 In: `Graph`. Out: the number of convolutions packed. A convolution of torch brings its weight into
 oneDNN's own order at every call: a third of the time of a small image. Here that is a step of its
-own, which depends on parameters alone and is kept until one changes. A residual that is added and a
-ReLU behind it are done by the same call, while the result is in registers.
+own, which depends on parameters alone and is kept until one changes. A residual that is added and
+an activation behind it are done by the same call, while the result is in registers. What Litz
+convolves itself (`litz/ir/convolution.py`) stays as it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.fx
 from torch.fx import Node
 
+from litz.config import Config
+from litz.ir.convolution import convolution_of, why_not_ours
 from litz.ir.graph import Graph
+from litz.passes.channels_last import ORDERS, has_parameters
 from litz.passes.fold_channel_factors import of_parameters
+from litz.target import Target
 
-aten = torch.ops.aten
+aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
+
+X = object()  # in a pattern: the result of the convolution
+Activation = tuple[str, str]  # oneDNN's name of it, and which of its formulas
+
+# Activations as they are spelt in the graph. oneDNN keeps a NaN in all of them but relu; of a
+# clamped one it makes a bound, so that is not one of them.
+ACTIVATIONS: list[tuple[Activation, Any]] = [
+    # x * 0.5 * (1 + erf(x / sqrt(2)))
+    (("gelu", "none"), (aten.mul.Tensor, (aten.mul.Tensor, X, 0.5), (
+        aten.add.Tensor, (aten.erf.default, (aten.mul.Tensor, X, 0.7071067811865476)), 1))),
+    # x * min(max(x + 3, 0), 6) / 6
+    (("hardswish", ""), (aten.div.Tensor, (aten.mul.Tensor, X, (
+        aten.clamp.default, (aten.clamp.default, (aten.add.Tensor, X, 3), 0), None, 6)), 6)),
+    # x * sigmoid(x)
+    (("swish", ""), (aten.mul.Tensor, X, (aten.sigmoid.default, X))),
+    (("sigmoid", ""), (aten.sigmoid.default, X)),
+    (("tanh", ""), (aten.tanh.default, X)),
+    (("relu", ""), (aten.relu.default, X)),
+]  # fmt: skip
+DEEPEST = 5  # of the activations
 
 
-def pack_convolutions(graph: Graph) -> int:
-    """Packs the weights of convolutions once, and adds and clips in the same call.
+def pack_convolutions(graph: Graph, target: Target, config: Config) -> int:
+    """Packs the weights of convolutions once, and adds and activates in the same call.
 
     c = aten.convolution(x, w, b, ...)        p = mkldnn._reorder_convolution_weight(w, ...)
     return aten.relu(c + y)             ->    return mkldnn._convolution_pointwise.binary(
@@ -30,7 +56,7 @@ def pack_convolutions(graph: Graph) -> int:
     if graph.kind != "inference" or not graph.static or not torch.backends.mkldnn.is_available():
         return 0
     known = of_parameters(graph)
-    wanted = [n for n in graph.nodes if _can_pack(n, known)]
+    wanted = [n for n in graph.nodes if _can_pack(n, known) and not _is_ours(n, target, config)]
     packed: dict[tuple[Any, ...], Node] = {}
     for node in wanted:
         _rewrite(graph, node, packed)
@@ -38,77 +64,129 @@ def pack_convolutions(graph: Graph) -> int:
 
 
 def _can_pack(node: Node, known: dict[Node, None]) -> bool:
-    if node.target is not aten.convolution.default:
+    if not has_parameters(node, known):
         return False
-    image, weight, bias, *_ = node.args
-    _, _, _, _, _, _, transposed, _, groups = node.args
     value = node.meta["val"]
-    plain = value.dim() == 4 and value.dtype is torch.float32 and not transposed
-    last = value.is_contiguous(memory_format=torch.channels_last)
-    parameters = weight in known and (bias is None or bias in known)
-    # A convolution of each channel by itself has next to no weight to bring anywhere.
-    deep = plain and groups < value.shape[1]  # type: ignore[operator]
-    return bool(deep and last and parameters and isinstance(image, Node))
+    return bool(value.is_contiguous(memory_format=ORDERS[value.dim()]))
+
+
+def _is_ours(node: Node, target: Target, config: Config) -> bool:
+    image, weight, _, *where = node.args
+    shapes = (image.meta["val"].shape, weight.meta["val"].shape)  # type: ignore[union-attr]
+    conv = convolution_of(*shapes, node.meta["val"].shape, *where)
+    return not why_not_ours(conv, target.product_lanes, config.conv_1x1_as_mm)
 
 
 def _rewrite(graph: Graph, node: Node, packed: dict[tuple[Any, ...], Node]) -> None:
-    image, weight, bias, stride, padding, dilation, _, _, groups = node.args
+    image, weight, bias, stride, padding, dilation, transposed, outside, groups = node.args
     assert isinstance(image, Node) and isinstance(weight, Node)
-    where = (padding, stride, dilation, groups)
-    other, last, unary = _epilogue(node)
-    key = (weight, str(where), tuple(image.meta["val"].shape))
+    where = (padding, *([outside] if transposed else []), stride, dilation, groups)
+    pack = mkldnn._reorder_convolution_weight
+    call = mkldnn._convolution_pointwise
+    if transposed:
+        pack = mkldnn._reorder_convolution_transpose_weight
+        call = mkldnn._convolution_transpose_pointwise
+    key = (weight, str(where), transposed, tuple(image.meta["val"].shape))
     nodes = graph.module.graph
     if key not in packed:
         with nodes.inserting_before(node):
             packed[key] = nodes.call_function(
-                torch.ops.mkldnn._reorder_convolution_weight.default,
-                (_unmoved(weight), *where, list(image.meta["val"].shape)),
+                pack.default, (_unmoved(weight), *where, list(image.meta["val"].shape))
             )
         packed[key].meta = {**node.meta, "val": weight.meta["val"]}
-    pointwise = torch.ops.mkldnn._convolution_pointwise
-    call: tuple[Any, tuple[Any, ...]]
+    given = (packed[key], bias, *where)
+    other, added = (None, node) if transposed else _addition(node)
+    line = _line(node)
     if other is None:
-        call = pointwise.default, (image, packed[key], bias, *where, unary or "none", [], "")
+        (name, formula), done = _activation(line or node, ACTIVATIONS) or (("none", ""), [node])
+        made = (call.default, (image, *given, name, [], formula))
+        line = line if line in done else None
     else:
-        given = (image, other, packed[key], bias, *where)
-        call = pointwise.binary, (*given, "add", 1.0, unary, [], "")
-    with nodes.inserting_before(last):
-        made = nodes.call_function(*call)
-    made.meta = dict(last.meta)
-    last.replace_all_uses_with(made)
-    for done in dict.fromkeys((last, *_between(node, last), node)):
-        nodes.erase_node(done)
+        found = _activation(added, ACTIVATIONS[-1:])  # behind an addition, relu alone
+        done = found[1] if found else [added]
+        made = (call.binary, (image, other, *given, "add", 1.0, "relu" if found else None, [], ""))
+    with nodes.inserting_before(done[0]):
+        result = nodes.call_function(*made)
+        result.meta = {**done[0].meta, "val": node.meta["val"]}
+        if line is not None:
+            result = nodes.call_function(line.target, (result, *line.args[1:]))  # type: ignore
+            result.meta = dict(done[0].meta)
+    done[0].replace_all_uses_with(result)
+    for gone in dict.fromkeys((*done, node)):
+        nodes.erase_node(gone)
 
 
-def _epilogue(node: Node) -> tuple[Node | None, Node, str | None]:
-    """What is added to the convolution, the last op that is done with it, and a ReLU or none."""
-    other: Node | None = None
-    last = node
-    added = _only_user(last, aten.add.Tensor)
-    if added is not None and not added.kwargs:
-        operands = [a for a in added.args if a is not last]
-        if len(operands) == 1 and _like(operands[0], node):
-            other, last = operands[0], added  # type: ignore[assignment]
-    clipped = _only_user(last, aten.relu.default)
-    return (other, last, None) if clipped is None else (other, clipped, "relu")
-
-
-def _only_user(node: Node, target: Any) -> Node | None:
+def _line(node: Node) -> Node | None:
+    """The one line of an image of height one, if nothing else is read of it."""
     users = list(node.users)
-    return users[0] if len(users) == 1 and users[0].target is target else None
+    return users[0] if len(users) == 1 and users[0].target is aten.squeeze.dim else None
 
 
-def _like(operand: Any, node: Node) -> bool:
+def _addition(node: Node) -> tuple[Node | None, Node]:
+    """What is added to a convolution, and the node that does it."""
+    users = list(node.users)
+    if len(users) == 1 and users[0].target is aten.add.Tensor and not users[0].kwargs:
+        operands = [a for a in users[0].args if a is not node]
+        if len(operands) == 1 and isinstance(operands[0], Node) and _like(operands[0], node):
+            return operands[0], users[0]
+    return None, node
+
+
+def _like(operand: Node, node: Node) -> bool:
     """Whether an operand lies exactly as the result, so that it is added where it stands."""
-    if not isinstance(operand, Node) or not isinstance(operand.meta.get("val"), torch.Tensor):
+    mine, value = operand.meta.get("val"), node.meta["val"]
+    if not isinstance(mine, torch.Tensor):
         return False
-    mine, value = operand.meta["val"], node.meta["val"]
     return (mine.shape, mine.stride(), mine.dtype) == (value.shape, value.stride(), value.dtype)
 
 
-def _between(node: Node, last: Node) -> list[Node]:
-    """The addition, where a ReLU follows it."""
-    return [n for n in last.all_input_nodes if node in n.all_input_nodes and n is not node]
+# -- activations -------------------------------------------------------------------------------
+
+
+def _activation(
+    node: Node, table: list[tuple[Activation, Any]]
+) -> tuple[Activation, list[Node]] | None:
+    """The activation behind a node, and the nodes that spell it, the last first, if nothing else
+    looks at any of them."""
+    roots = list(_below(node, DEEPEST))
+    for name, pattern in table:
+        for root in roots:
+            spelt = _matched(root, pattern, node)
+            if spelt is not None and _only_inside(node, spelt):
+                return name, [*sorted(spelt, reverse=True), node]
+    return None
+
+
+def _below(node: Node, depth: int) -> Iterator[Node]:
+    for user in node.users if depth else ():
+        yield user
+        yield from _below(user, depth - 1)
+
+
+def _matched(root: Any, pattern: Any, x: Node) -> set[Node] | None:
+    """The nodes of an expression that a pattern describes."""
+    if pattern is X:
+        return set() if root is x else None
+    if not isinstance(pattern, tuple):
+        return set() if not isinstance(root, Node) and root == pattern else None
+    target, *operands = pattern
+    if not isinstance(root, Node) or root.target is not target or root.kwargs:
+        return None
+    orders = [list(root.args)]
+    if target in (aten.mul.Tensor, aten.add.Tensor):
+        orders.append(list(reversed(root.args)))
+    for args in orders:
+        if len(args) == len(operands):
+            found = [_matched(a, p, x) for a, p in zip(args, operands, strict=True)]
+            if None not in found:
+                return {root}.union(*(f for f in found if f is not None))
+    return None
+
+
+def _only_inside(node: Node, spelt: set[Node]) -> bool:
+    """Whether the convolution and all of the expression but its end are read inside it alone."""
+    end = max(spelt)
+    return all(set(n.users) <= spelt for n in (node, *(spelt - {end})))
 
 
 def _unmoved(weight: Node) -> Node:

@@ -13,6 +13,7 @@ from litz.config import Config
 from litz.ir.program import KernelGraph, Plan
 from litz.plan.arena import assign_slots
 from litz.plan.batch import batches, gather_levels
+from litz.plan.lend import lend
 from litz.plan.order import order_steps
 from litz.trace import stage
 
@@ -20,5 +21,7 @@ from litz.trace import stage
 @stage("plan", "order, lifetimes, one arena, what runs side by side")
 def plan(graph: KernelGraph, config: Config) -> Plan:
     """Order the steps, place the buffers, and see what may run side by side."""
-    placed = assign_slots(gather_levels(order_steps(graph)), config)
+    if config.nan_asserts:  # every result has to be there when it is looked at
+        config = replace(config, allow_buffer_reuse=False, inplace_buffers=False)
+    placed = lend(assign_slots(gather_levels(order_steps(graph)), config), config)
     return replace(placed, batches=tuple(batches(placed)))

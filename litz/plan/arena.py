@@ -1,15 +1,18 @@
 """Place intermediates in one arena.
 
-In: an ordered `KernelGraph`. Out: `Plan` with a slot for every intermediate. Walking in order, a
+In: an ordered `KernelGraph`. Out: `Plan` with a slot for every intermediate. What is so many bytes
+times the same symbolic size has a region of its own, in which that size is the unit. In each, a
 buffer takes the smallest free block that holds it; a kernel that reads a dying buffer only where it
 writes takes that buffer's place outright, be it in the arena or memory that an ATen call brought.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.config import Config
 from litz.ir.expr import Expr
-from litz.ir.index import flat_index
+from litz.ir.index import ONE, flat_index, to_poly
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -23,11 +26,13 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.plan.order import byte_size, intermediates, never_written
+from litz.ir.sizes import content
+from litz.plan.order import byte_size, extent_bytes, intermediates, never_written
 
 ALIGNMENT = 64
 # Calls whose result is large and certainly shares memory with nothing.
-FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.")
+FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.",
+         "mkldnn._convolution_transpose_pointwise.")  # fmt: skip
 
 
 class Arena:
@@ -71,14 +76,16 @@ class Arena:
         self.free = merged
 
 
-def assign_slots(graph: KernelGraph, config: Config) -> Plan:
-    """Walk the steps; give back what dies, place what is born."""
-    placed = intermediates(graph)
+def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = frozenset()) -> Plan:
+    """Walk the steps; give back what dies, place what is born. What is `lent` memory by the call
+    has no slot."""
+    placed = intermediates(graph) - lent
     last: dict[Buffer, int] = {}
     for k, step in enumerate(graph.body):
         for b in (*read(step), *written(step)):
             last[b] = k
-    arena, brought, heirs = Arena(), _brought(graph), dict[str, str]()
+    arenas: dict[Expr, Arena] = {ONE: Arena()}
+    brought, heirs = _brought(graph) | lent, dict[str, str]()
     slots = {b.name: Slot(0, 0) for b in never_written(graph)}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
@@ -97,13 +104,17 @@ def assign_slots(graph: KernelGraph, config: Config) -> Plan:
                 heirs[b.name] = heir.name
                 brought.add(b)
             else:
-                slots[b.name] = arena.take(byte_size(b))
+                size, unit = content(to_poly(extent_bytes(b)))
+                slots[b.name] = replace(arenas.setdefault(unit, Arena()).take(size), unit=unit)
         if config.allow_buffer_reuse:
             for b in dying:
                 if b not in taken and b.name in slots:
-                    arena.give(slots[b.name])
+                    arenas[slots[b.name].unit].give(slots[b.name])
     total = sum(-(-byte_size(b) // ALIGNMENT) * ALIGNMENT for b in placed)
-    return Plan(graph, slots, arena.size, total, heirs)
+    regions = tuple((unit, arena.size) for unit, arena in arenas.items())
+    size = sum(unit.hint * size for unit, size in regions)
+    lent_names = frozenset(b.name for b in lent)
+    return Plan(graph, slots, size, regions, total, heirs, lent_names)
 
 
 def _brought(graph: KernelGraph) -> set[Buffer]:
@@ -138,6 +149,6 @@ def _replaced(
     for old in dying:
         if old == made or old.dtype.bytes != made.dtype.bytes:
             continue
-        if byte_size(old) == byte_size(made) and read_at.get(old) == {place}:
+        if extent_bytes(old) is extent_bytes(made) and read_at.get(old) == {place}:
             return old
     return None

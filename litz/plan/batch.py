@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import groupby
 
+from litz.ir.expr import Expr
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Plan, read, written
 from litz.plan.order import Step, byte_size, dependencies, intermediates
 
@@ -74,7 +75,7 @@ class _Places:
     def __init__(self, plan: Plan) -> None:
         self.slots, self.heirs = plan.slots, plan.heirs
         self.names: set[str] = set()
-        self.blocks: list[tuple[int, int]] = []
+        self.blocks: list[tuple[Expr, int, int]] = []
 
     def add(self, buffers: list[Buffer]) -> None:
         for buffer in buffers:
@@ -82,7 +83,7 @@ class _Places:
             if slot is None:
                 self.names.add(self._root(buffer.name))
             else:
-                self.blocks.append((slot.offset, slot.offset + slot.bytes))
+                self.blocks.append((slot.unit, slot.offset, slot.offset + slot.bytes))
 
     def _root(self, name: str) -> str:
         """The result of ATen's whose memory a buffer has inherited, or itself."""
@@ -99,4 +100,7 @@ class _Places:
         if slot is None:
             return self._root(buffer.name) in self.names
         end = slot.offset + slot.bytes
-        return any(low < end and slot.offset < high for low, high in self.blocks)
+        return any(
+            unit is slot.unit and low < end and slot.offset < high
+            for unit, low, high in self.blocks
+        )

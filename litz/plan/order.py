@@ -10,7 +10,10 @@ import heapq
 from collections import defaultdict
 from dataclasses import replace
 
+from litz.ir.expr import Expr, integer
+from litz.ir.index import product
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, ViewArg, read, written
+from litz.ir.sizes import span
 
 Step = Kernel | Extern
 # Past this the walk costs more than the peak is worth.
@@ -27,12 +30,14 @@ def order_steps(graph: KernelGraph) -> KernelGraph:
     return graph
 
 
-def byte_size(buffer: Buffer) -> int:
+def extent_bytes(buffer: Buffer) -> Expr:
     """Bytes from the first to the last element."""
-    if any(n.number == 0 for n in buffer.shape):
-        return 0
-    steps = zip(buffer.shape, buffer.strides, strict=True)
-    return buffer.dtype.bytes * (1 + sum((n.number - 1) * s.number for n, s in steps))
+    return product((span(buffer), integer(buffer.dtype.bytes)))
+
+
+def byte_size(buffer: Buffer) -> int:
+    """About as many, if sizes are symbolic."""
+    return extent_bytes(buffer).hint
 
 
 def intermediates(graph: KernelGraph) -> set[Buffer]:

@@ -90,6 +90,9 @@ class DeviceEntry(Entry):
             "finally:", "    give_back(space)",
         ]  # fmt: skip
 
+    def _alignment(self, buffer: str) -> int:
+        return ALIGNMENT
+
     # -- inputs ------------------------------------------------------------------------------
 
     def _inputs_to_write_back(self) -> list[Buffer]:

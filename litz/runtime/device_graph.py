@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -85,7 +84,7 @@ class DeviceGraph:
             "new_space": self._new_table, "check": self.check,
             "flag": self._flag, "failed": self._failed, "current": self.device.current,
             "elsewhere": self.device.elsewhere,
-            "mismatch": partial(mismatch, self.plan),
+            "mismatch": mismatch,
         }  # fmt: skip
         return bound(self.text, scope)
 

@@ -19,20 +19,40 @@ kernels between two of them. For x + 1:
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import takewhile
 from typing import Any
 
 import torch
 
 from litz.config import Config
-from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg, read, written
+from litz.ir.expr import Expr
+from litz.ir.index import ZERO, product
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Kernel,
+    Origin,
+    Plan,
+    ViewArg,
+    buffer_bytes,
+    read,
+    written,
+)
 from litz.ir.source import DeviceSource, Source
+from litz.runtime.asserts import assert_finite, misaligned, where
 from litz.runtime.held import Held
-from litz.runtime.memory import LARGE, empty, empty_large, window, with_layout
-from litz.runtime.steps import freed_after, is_whole, numbers, op_of, returns_alias, torch_dtype
+from litz.runtime.memory import LARGE, empty, empty_large, with_layout
+from litz.runtime.numbers import local_name, number_text, source_of, symbols_of, tuple_text
+from litz.runtime.steps import (
+    arena_view,
+    freed_after,
+    is_whole,
+    op_of,
+    returns_alias,
+    torch_dtype,
+)
 
 Segments = Sequence[Callable[[int], Any]]
 
@@ -47,6 +67,7 @@ class Entry:
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
+        self.names |= {"math_floor": math.floor, "math_ceil": math.ceil}  # of symbolic numbers
         self.views: dict[ViewArg, int] = {}
         self.local: dict[str, str] = {}  # the Python name of a buffer outside the arena
         kernels = [s for s in self.graph.body if isinstance(s, Kernel)]
@@ -54,6 +75,8 @@ class Entry:
         self.in_table |= {b.name for b in plan.sources}  # whose samples are looked at
         self.constants = {name: constants[name] for name in (b.name for b in self.graph.constants)}
         self.segments, self.held = segments, held
+        computed = source.computed.values() if isinstance(source, Source) else ()
+        self.symbols = symbols_of(plan, computed)
         self.lines: list[str] = []
 
     def text(self) -> str:
@@ -75,28 +98,47 @@ class Entry:
         self.lines += ["if space.error.value:", "    fail(space)", f"return [{results}]"]
         taken = [
             "try:", "    space = take()", "except IndexError:", "    space = new_space()",
+            *(["if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
             "table, views, address = space.table, space.views, space.address", "try:",
         ]  # fmt: skip
         body = [f"    {line}" for line in self.lines] + ["finally:", "    give_back(space)"]
         head = [*self._unpacked(), *taken, *body]
-        return "\n".join(["def call(args):", *(f"    {line}" for line in head), ""])
+        resize = resize_text(self) if self.symbols else ""
+        return "\n".join(["def call(args):", *(f"    {line}" for line in head), "", resize])
 
     # -- inputs and outputs ------------------------------------------------------------------
 
     def _unpacked(self) -> list[str]:
-        inputs = [b for b in self.graph.inputs if isinstance(b, Buffer)]
-        names = [self.local[b.name] for b in inputs]
+        given = self._named_inputs()
+        names = [name for _, name in given]
         lines = [f"{', '.join(names)}{',' if len(names) == 1 else ''} = args"] if names else []
+        for symbol in self.symbols:
+            source, name = source_of(symbol, given), local_name(symbol)
+            lines += [f"{name} = {source}"] if source != name else []
+        if self.symbols:
+            lines.append(f"sizes = {tuple_text(self.symbols)}")
         if self.config.size_asserts:
-            lines += [self._check(b, name) for b, name in zip(inputs, names, strict=True)]
+            lines += [self._check(b, name) for b, name in given if isinstance(b, Buffer)]
         return [*lines, "args.clear()"]
+
+    def _named_inputs(self) -> list[tuple[Buffer | Expr, str]]:
+        """The arguments of a call and what the text calls them: a size goes by its own name."""
+        named: list[tuple[Buffer | Expr, str]] = []
+        for k, item in enumerate(self.graph.inputs):
+            if isinstance(item, Buffer):
+                named.append((item, self.local[item.name]))
+            else:
+                fresh = item.op == "size" and not any(i is item for i, _ in named)
+                named.append((item, local_name(item) if fresh else f"i{k}"))
+        return named
 
     def _check(self, buffer: Buffer, name: str) -> str:
         """A line that sees another layout; `mismatch` then looks whether it matters."""
-        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
         wrong = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
+        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides})"
         # An effect token is nothing at run time.
-        return f"if {name} is not None and ({wrong}): mismatch({buffer.name!r}, {name})"
+        return f"if {name} is not None and ({wrong}): {told}"
 
     def _inputs(self) -> None:
         for buffer in (b for b in self.graph.inputs if isinstance(b, Buffer)):
@@ -109,34 +151,60 @@ class Entry:
         known = {*self.graph.inputs, *self.graph.constants, *(b for s in calls for b in s.outputs)}
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         for buffer in (b for b in dict.fromkeys(shown) if b not in known):
-            sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
-            size = buffer.dtype.bytes * _elements(sizes)
-            huge = self.config.cpp.huge_pages and size >= LARGE
-            make = "empty_large" if huge else "empty"
-            dtype = self._name("dtype", torch_dtype(buffer.dtype))
-            self.local[buffer.name] = name = f"y{len(self.local)}"
-            self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
-            self._point(buffer.name)
+            self._allocate(buffer, "y")
+
+    def _allocate(self, buffer: Buffer, prefix: str) -> None:
+        """Fresh memory for a buffer, with large pages below it if it is large."""
+        sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
+        huge = self.config.cpp.huge_pages and buffer_bytes(buffer) >= LARGE
+        make = "empty_large" if huge else "empty"
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        self.local[buffer.name] = name = f"{prefix}{len(self.local)}"
+        self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
+        self._point(buffer.name)
 
     def _output(self, value: Any) -> str:
+        if isinstance(value, Expr):
+            return number_text(value)
         if not isinstance(value, ViewArg):
             return self._name("value", value)
-        base = self.local[value.buffer.name]
-        if is_whole(value):
+        return self._window(value)
+
+    def _window(self, view: ViewArg) -> str:
+        """A strided window on the tensor of its buffer."""
+        base = self.local[view.buffer.name]
+        if is_whole(view):
             return base
-        self.names["window"] = window
-        return f"window({base}, {self._name('view', value)})"
+        start = f"{base}.storage_offset() + {number_text(view.offset)}"
+        return f"{base}.as_strided({tuple_text(view.shape)}, {tuple_text(view.strides)}, {start})"
 
     def _point(self, buffer: str) -> None:
         """Put a tensor's address into the table, if a kernel looks for it there."""
         if buffer in self.in_table and buffer in self.source.layout:
             entry = self.source.layout[buffer]
             self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
+            if self.config.alignment_asserts:
+                self.names["misaligned"] = misaligned
+                size = self._alignment(buffer)
+                given = f"{buffer!r}, table[{entry}], {size}"
+                self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
+
+    def _alignment(self, buffer: str) -> int:
+        """What kernels take for granted of its address."""
+        return next(b.dtype.bytes for b in self.plan.outside if b.name == buffer)
+
+    def _assert_finite(self, buffers: Iterable[Buffer], origins: Iterable[Origin] = ()) -> None:
+        if self.config.nan_asserts:
+            self.names["assert_finite"] = assert_finite
+            for buffer in (b for b in buffers if b.dtype.is_float):
+                given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}"
+                self.lines.append(f"assert_finite({given})")
 
     # -- steps -------------------------------------------------------------------------------
 
     def _body(self) -> None:
         freed = freed_after(self.plan)
+        self._assert_finite(b for b in self.graph.inputs if isinstance(b, Buffer))
         segments = iter(range(len(self.segments)))
         in_segment = False
         for position, step in enumerate(self.graph.body):
@@ -144,24 +212,37 @@ class Entry:
                 continue
             if isinstance(step, Extern):
                 self._extern(step)
+                self._assert_finite((b for b in step.outputs if b is not None), step.origins)
                 in_segment = False
             elif not in_segment:
                 self._inherit(position)
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
+                for kernel in self._kernels_from(position):
+                    self._assert_finite(written(kernel), kernel.origins)
                 in_segment = True
             for name in freed.get(position, ()):
                 if name in self.local:
                     self.lines.append(f"del {self.local[name]}")
 
+    def _kernels_from(self, position: int) -> Iterator[Kernel]:
+        """The kernels of the segment that begins there."""
+        for step in self.graph.body[position:]:
+            if not isinstance(step, Kernel):
+                return
+            yield step
+
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
 
     def _inherit(self, position: int) -> None:
-        """What the kernels of a segment write into memory of ATen's that is theirs by now."""
-        for step in takewhile(lambda s: isinstance(s, Kernel), self.graph.body[position:]):
+        """Memory for what the kernels of a segment write outside the arena: ATen's that is theirs
+        by now, or lent to them."""
+        for step in self._kernels_from(position):
             for buffer in written(step):
+                if buffer.name in self.plan.lent and buffer.name not in self.local:
+                    self._allocate(buffer, "t")
                 before = self.plan.heirs.get(buffer.name)
                 if before is not None and buffer.name not in self.local:
                     self.local[buffer.name] = name = f"t{len(self.local)}"
@@ -175,6 +256,8 @@ class Entry:
         if step.into:
             (made,) = step.outputs
             assert made is not None
+            if made.name in self.plan.lent and made.name not in self.local:
+                self._allocate(made, "t")
             self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])})")
             return
         call = f"{op}({', '.join(args)})"
@@ -194,12 +277,12 @@ class Entry:
         if buffer is None:
             return
         self.local[buffer.name] = name = f"t{len(self.local)}"
-        self.names["with_layout"] = with_layout
-        laid_out = f"with_layout({source}, {self._name('buffer', buffer)})"
-        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        self.names["with_layout"], count = with_layout, product(buffer.shape)
+        sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
+        laid_out = f"with_layout({source}, {sizes}, {strides})"
         if returns_alias(step):
             self.lines.append(f"{name} = {laid_out}")
-        elif _elements(sizes) <= 1:
+        elif count.is_const and count.number <= 1:
             self.lines.append(f"{name} = {source}")
         else:
             self.lines.append(
@@ -213,6 +296,8 @@ class Entry:
         if isinstance(value, tuple):
             inside = ", ".join(self._operand(v) for v in value)
             return f"({inside},)" if value else "()"
+        if isinstance(value, Expr):
+            return number_text(value)
         return self._name("value", value)
 
     def _tensor(self, buffer: Buffer) -> str:
@@ -223,11 +308,7 @@ class Entry:
     def _view(self, view: ViewArg) -> str:
         if view.buffer.name in self.plan.slots:
             return f"views[{self.views.setdefault(view, len(self.views))}]"
-        base = self.local[view.buffer.name]
-        if is_whole(view):
-            return base
-        self.names["window"] = window
-        return f"window({base}, {self._name('view', view)})"
+        return self._window(view)
 
     def _name(self, kind: str, value: Any) -> str:
         """A name for a value that the text cannot spell."""
@@ -247,8 +328,36 @@ def bound(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
     return call  # type: ignore[no-any-return]
 
 
-def _elements(sizes: tuple[int, ...]) -> int:
-    total = 1
-    for n in sizes:
-        total *= n
-    return total
+def resize_text(entry: Entry) -> str:
+    """The function that fits a workspace to sizes: what of the table follows from them, the regions
+    of the arena, the windows on it."""
+    plan, source = entry.plan, entry.source
+    assert isinstance(source, Source)
+    lines = [
+        f"{''.join(f'{local_name(s)}, ' for s in entry.symbols)} = sizes",
+        "table = space.table",
+    ]
+    for name, value in source.computed.items():
+        lines.append(f"table[{source.layout[name]}] = {number_text(value)}")
+    places = {}
+    lines.append("end = 0")
+    for k, (unit, size) in enumerate(plan.regions):
+        places[unit] = (f"region{k}", f"unit{k}")
+        lines += [f"region{k}, unit{k} = end, {number_text(unit)}", f"end += unit{k} * {size}"]
+    lines.append("arena = space.reserve(end)")
+    for name, slot in plan.slots.items():
+        if name in source.layout:
+            start, unit_name = places[slot.unit]
+            place = f"arena + {start} + {unit_name} * {slot.offset}"
+            lines.append(f"table[{source.layout[name]}] = {place}")
+    views = []
+    for view in entry.views:
+        slot = plan.slots[view.buffer.name]
+        start, unit_name = places[slot.unit]
+        dtype = entry._name("dtype", torch_dtype(view.buffer.dtype))
+        layout = f"{tuple_text(view.shape)}, {tuple_text(view.strides)}, {dtype}"
+        place = f"{start} + {unit_name} * {slot.offset}, {number_text(view.offset)}"
+        views.append(f"arena_view(space.arena, {place}, {layout})")
+    entry.names["arena_view"] = arena_view
+    lines += [f"space.views = [{', '.join(views)}]", "space.sizes = sizes"]
+    return "\n".join(["def resize(space, sizes):", *(f"    {line}" for line in lines), ""])

@@ -7,7 +7,6 @@ wrote; here is what it stands on. Example: `print(compiled.text)` shows what a c
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -41,7 +40,7 @@ class CompiledGraph:
         self.held = None if source.preparation is None else Held(plan, source, binary)
         entry = Entry(plan, source, segments, constants, self.held, config)
         self.text = entry.text()
-        self.views = tuple(entry.views)
+        self.views = () if entry.symbols else tuple(entry.views)  # else `resize` makes them
         self.free: list[Workspace] = []
         self.call = self._written(entry.names)
         self._boxed_call = True
@@ -52,7 +51,7 @@ class CompiledGraph:
     def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
-            "new_space": self._new_space, "fail": _fail, "mismatch": partial(mismatch, self.plan),
+            "new_space": self._new_space, "fail": _fail, "mismatch": mismatch,
         }  # fmt: skip
         if self.held is not None:
             scope["refresh"] = self.held.refresh

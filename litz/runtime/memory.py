@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
 
-from litz.ir.program import Buffer, Plan, ViewArg
+from litz.ir.program import Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_FLAG
-from litz.runtime.steps import as_buffer_view, numbers
+from litz.runtime.steps import arena_view, numbers, torch_dtype
 
 PAGE = 4096
 MADV_HUGEPAGE = 14
@@ -67,6 +67,8 @@ class Workspace:
             use_huge_pages(self.arena)
         self.table[ERROR_FLAG] = ctypes.addressof(self.error)
         self.table[ARENA] = self.arena.data_ptr()
+        self.sizes: tuple[int, ...] | None = None  # the symbols of the last call, in order
+        self.huge = huge
         self.views = [self._view(plan, v) for v in views]
 
     def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], seen: int) -> None:
@@ -76,9 +78,20 @@ class Workspace:
         self.table[len(layout) + ARENA + 1] = seen
 
     def _view(self, plan: Plan, view: ViewArg) -> torch.Tensor:
-        storage = self.arena.untyped_storage()
-        base = as_buffer_view(storage, view.buffer, plan.slots[view.buffer.name].offset)
-        return window(base, view)
+        offset, start = plan.slots[view.buffer.name].offset, view.offset.number
+        layout = numbers(view.shape), numbers(view.strides), torch_dtype(view.buffer.dtype)
+        return arena_view(self.arena, offset, start, *layout)
+
+    def reserve(self, size: int) -> int:
+        """An arena of at least as many bytes; its address. One that had to grow before gets some
+        more, so that sizes that rise step by step do not move it each time."""
+        if self.arena.numel() < size:
+            more = size if self.sizes is None else size + size // 4
+            self.arena = torch.empty(more, dtype=torch.uint8)
+            if self.huge and more >= LARGE:
+                use_huge_pages(self.arena)
+            self.table[ARENA] = self.arena.data_ptr()
+        return int(self.arena.data_ptr())
 
 
 def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
@@ -87,8 +100,9 @@ def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
     return base.as_strided(numbers(view.shape), numbers(view.strides), start)
 
 
-def with_layout(result: torch.Tensor, buffer: Buffer) -> torch.Tensor:
+def with_layout(
+    result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> torch.Tensor:
     """An op's result with the strides the kernels were compiled for, and memory of its own."""
-    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
     made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
     return made.copy_(result)

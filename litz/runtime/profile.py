@@ -28,7 +28,7 @@ def _bytes(buffer: Buffer) -> int:
     """Read or written at least once."""
     total = buffer.dtype.bytes
     for n in buffer.shape:
-        total *= n.number
+        total *= n.hint
     return total
 
 

@@ -15,7 +15,8 @@ import torch
 from litz.errors import InputMismatch
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr
-from litz.ir.program import Buffer, Extern, Plan, ViewArg
+from litz.ir.index import ZERO
+from litz.ir.program import Extern, Plan, ViewArg
 from litz.ir.source import Binary, Source
 
 TO_TORCH: dict[str, torch.dtype] = {
@@ -68,10 +69,10 @@ def returns_alias(step: Extern) -> bool:
 
 
 def freed_after(plan: Plan) -> dict[int, list[str]]:
-    """For each step, ATen's own results, and their heirs, that nothing uses any more."""
+    """For each step, what nothing uses any more: ATen's own results, their heirs, what was lent."""
     body = plan.graph.body
     calls = [s for s in body[plan.graph.prepared :] if isinstance(s, Extern) and not s.into]
-    own = {b.name for s in calls for b in s.writes} | set(plan.heirs)
+    own = {b.name for s in calls for b in s.writes} | set(plan.heirs) | plan.lent
     shown = {o.value.buffer.name for o in plan.graph.outputs if isinstance(o.value, ViewArg)}
     found: dict[int, list[str]] = {}
     for name, position in plan.last_use.items():
@@ -80,26 +81,27 @@ def freed_after(plan: Plan) -> dict[int, list[str]]:
     return found
 
 
-def as_buffer_view(arena: torch.UntypedStorage, buffer: Buffer, offset: int) -> torch.Tensor:
-    """A tensor over bytes of the arena."""
-    dtype = torch_dtype(buffer.dtype)
-    start = offset // dtype.itemsize
+def arena_view(
+    arena: torch.Tensor, offset: int, start: int, shape: tuple[int, ...], strides: tuple[int, ...],
+    dtype: torch.dtype,
+) -> torch.Tensor:  # fmt: skip
+    """A tensor over the arena: `start` elements behind an offset in bytes."""
     view = torch.empty(0, dtype=dtype)
-    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
-    view.set_(arena, start, shape, strides)  # type: ignore[call-overload]
+    place = (offset // dtype.itemsize + start, shape, strides)
+    view.set_(arena.untyped_storage(), *place)  # type: ignore[call-overload]
     return view
 
 
 def is_whole(view: ViewArg) -> bool:
     """Whether a window shows its buffer exactly."""
     buffer = view.buffer
-    return view.shape == buffer.shape and view.strides == buffer.strides and view.offset.attr == 0
+    return view.shape == buffer.shape and view.strides == buffer.strides and view.offset is ZERO
 
 
-def mismatch(plan: Plan, name: str, tensor: torch.Tensor) -> None:
+def mismatch(
+    name: str, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
     """Raise, unless the strides that differ are never stepped along."""
-    (buffer,) = (b for b in plan.graph.inputs if isinstance(b, Buffer) and b.name == name)
-    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
     steps = zip(shape, strides, tensor.stride(), strict=False)
     if tensor.shape == shape and (
         tensor.numel() == 0 or all(n <= 1 or a == b for n, a, b in steps)

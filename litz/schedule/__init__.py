@@ -12,6 +12,7 @@ from typing import Any
 from litz.config import Config
 from litz.errors import VerifyError
 from litz.ir.expr import walk
+from litz.ir.index import ONE
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.schedule.attention import schedule_attention
@@ -19,17 +20,24 @@ from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axe
 from litz.schedule.dot import dot_tiles
 from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
+from litz.schedule.past import written_past
 from litz.schedule.product import schedule_product
 from litz.schedule.tile import spread_scatter, tile_axes
 from litz.schedule.vectorize import vectorize
+from litz.schedule.window import schedule_windows
 from litz.target import Target
 from litz.trace import stage
 
 
 @stage("schedule", "loop order, vector lanes, threads")
-def schedule(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Any]:
-    """In the target's way: lanes and threads for a CPU, tiles for a GPU."""
-    return (_tiled if target.kind == "cuda" else _vectorized)(kernel, target, config)
+def schedule(
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str] = frozenset()
+) -> ScheduledKernel[Any]:
+    """In the target's way: lanes and threads for a CPU, tiles for a GPU. `fresh` names the buffers
+    that lie in memory of ours."""
+    if target.kind == "cuda":
+        return _tiled(kernel, target, config)
+    return _vectorized(kernel, target, config, fresh)
 
 
 def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
@@ -49,13 +57,19 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
     return ScheduledKernel(settled, arguments, choice, _steps(kernel, tiled))
 
 
-def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Choice]:
+def _vectorized(
+    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str]
+) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
     product = schedule_product(flat, target)
     if product is not None:
         choice = replace(product, asserts=config.debug_index_asserts)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
+    windows = schedule_windows(flat, target)
+    if windows is not None:
+        choice = replace(windows, asserts=config.debug_index_asserts)
+        return ScheduledKernel(flat, arguments, choice, _windows(choice))
     attention = schedule_attention(flat, target)
     if attention is not None:
         choice = replace(attention, asserts=config.debug_index_asserts)
@@ -66,7 +80,8 @@ def _vectorized(kernel: Kernel, target: Target, config: Config) -> ScheduledKern
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
     ordered, choice = vectorize(named, target, config)
-    choice = replace(choice, asserts=config.debug_index_asserts)
+    past = written_past(ordered, choice, arguments, fresh, target)
+    choice = replace(choice, past=past, asserts=config.debug_index_asserts)
     return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
 
 
@@ -83,8 +98,14 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     assert blocking is not None
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
-    many = f"{blocking.batches} products" if blocking.batches > 1 else "product"
+    many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
     return (f"{many} of {size}: {blocks}",)
+
+
+def _windows(choice: Choice) -> tuple[str, ...]:
+    sliding = choice.sliding
+    assert sliding is not None
+    return (f"{sliding.others} rows of {sliding.count} windows: blocks of {sliding.block}",)
 
 
 def _tiles(choice: Choice) -> tuple[str, ...]:

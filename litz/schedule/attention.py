@@ -9,9 +9,11 @@ blocks of 64 columns.
 from __future__ import annotations
 
 from litz.ir.attention import Attention, kernel_attention, reach
-from litz.ir.expr import Expr, extent_of
+from litz.ir.expr import Expr
+from litz.ir.index import ONE
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, Streaming
+from litz.ir.sizes import count_of, is_known
 from litz.target import Target
 
 # Columns of a block: its weights stay in the first cache beside the queries.
@@ -36,55 +38,56 @@ def schedule_attention(kernel: Kernel, target: Target) -> Choice | None:
     if found is None:
         return None
     lanes = target.vector_bytes // found.dot.dtype.bytes
-    rows = 1 if found.row is None else found.row.extent.number
-    streaming = _rows(kernel, found, lanes) if 4 * rows <= lanes else None
+    if not is_known(found.depth.extent, found.width.extent):
+        return None
+    rows = ONE if found.row is None else found.row.extent
+    few = rows.is_const and 4 * rows.number <= lanes
+    streaming = _rows(kernel, found, lanes) if few else None
     streaming = streaming or _tiles(kernel, found, rows, lanes, target)
-    work = 4 * max(streaming.tile, 1) * streaming.columns * streaming.depth
+    columns = streaming.columns
+    work = 4 * max(streaming.tile, 1) * columns.hint * streaming.depth
     grain = max(WORTH_A_THREAD // work, 1)
     vector = found.column if streaming.by_row else found.row
-    return Choice(lanes, vector, 1, 1, grain, attention=streaming)
+    return Choice(lanes, vector, 1, 1, grain, attention=streaming, points=columns)
 
 
 def _rows(kernel: Kernel, found: Attention, lanes: int) -> Streaming:
     """One row a task: what is a row is a head."""
-    columns, depth, width = _sizes(found)
-    heads = extent_of(a for a in kernel.outer if a is not found.width)
-    return Streaming(0, COLUMNS_OF_ROW, 1, heads, 1, columns, depth, width, None, None, lanes)
+    heads = count_of(a for a in kernel.outer if a is not found.width)
+    return Streaming(0, COLUMNS_OF_ROW, 1, heads, ONE, *_sizes(found), None, None, lanes)
 
 
 def _tiles(
-    kernel: Kernel, found: Attention, rows: int, lanes: int, target: Target
+    kernel: Kernel, found: Attention, rows: Expr, lanes: int, target: Target
 ) -> Streaming:  # fmt: skip
-    columns, depth, width = _sizes(found)
-    heads = extent_of(a for a in kernel.outer if a is not found.row and a is not found.width)
+    columns = found.column.extent
+    heads = count_of(a for a in kernel.outer if a is not found.row and a is not found.width)
     low, high = reach(found)
     sums = SUMS[target.registers]
     most = sums // (MOST_GROUPED // 2)
     if high is not None:
-        most = 1 if rows <= CAUSAL_ROWS else 2
-    vectors = tile_vectors(-(-rows // lanes), most)
+        most = 1 if rows.hint <= CAUSAL_ROWS else 2
+    # Of unknown rows there may be few: a small tile leaves few lanes empty whatever they are.
+    vectors = tile_vectors(-(-rows.number // lanes), most) if rows.is_const else 1
     wide = MOST_GROUPED if vectors * MOST_GROUPED <= sums else MOST_GROUPED // 2
-    group = min(wide, columns)
+    group = min(wide, columns.number) if columns.is_const else wide
     block = _block(columns, group)
-    return Streaming(
-        vectors, block, group, heads, rows, columns, depth, width, low, high, lanes
-    )  # fmt: skip
+    return Streaming(vectors, block, group, heads, rows, *_sizes(found), low, high, lanes)
 
 
-def _sizes(found: Attention) -> tuple[int, int, int]:
-    return _size(found.column), _size(found.depth), _size(found.width)
+def _sizes(found: Attention) -> tuple[Expr, int, int]:
+    return found.column.extent, found.depth.extent.number, found.width.extent.number
 
 
-def _size(variable: Expr) -> int:
-    return variable.extent.number
-
-
-def _block(columns: int, group: int) -> int:
-    """Whole groups of columns; in the last block is at least one."""
+def _block(columns: Expr, group: int) -> int:
+    """Whole groups of columns; in the last block is at least one. Of unknown columns, the last
+    block takes in what would be less than that."""
     block = -(-COLUMNS // group) * group
-    while 0 < columns % block < group:
+    if not columns.is_const:
+        return block
+    while 0 < columns.number % block < group:
         block += group
-    return min(block, columns)
+    return min(block, columns.number)
 
 
 def tile_vectors(needed: int, most: int) -> int:

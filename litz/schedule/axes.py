@@ -8,15 +8,15 @@ In: a flat `Kernel`. Out: an equal one.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from litz.ir.expr import Expr, axis, rebuild, reduce, transform, walk
+from litz.ir.expr import Expr, axis, extent_of, integer, rebuild, reduce, transform, walk
 from litz.ir.index import coefficient, floordiv, modulo, ravel, simplify
 from litz.ir.program import Kernel, Phase, exprs_of, loads
+from litz.ir.sizes import at_least, count_of, is_polynomial, quotient
 
 Axes = tuple[Expr, ...]
 
@@ -63,18 +63,19 @@ def _substitute(
     return transform(root, change, memo)
 
 
-def _divided_axis(kernel: Kernel) -> tuple[Expr, int] | None:
-    """An axis that stands under a division by a factor of its extent."""
+def _divided_axis(kernel: Kernel) -> tuple[Expr, Expr, Expr] | None:
+    """An axis that stands under a division by a factor of its extent; the factor and the other."""
     for root in exprs_of(kernel):
         for node in walk(root):
             if node.op not in ("floordiv", "mod") or node.dtype.name != "i64":
                 continue
             variable, by = node.args
             # A program may divide an index by a negative number; no axis has that many points.
-            if variable.op != "axis" or not by.is_const or by.number < 2:
+            if variable.op != "axis" or not at_least(by, integer(2)):
                 continue
-            if variable.extent.number % by.number == 0:
-                return variable, by.number
+            count = quotient(variable.extent, by)
+            if count is not None:
+                return variable, by, count
     return None
 
 
@@ -87,10 +88,10 @@ def split_axes(kernel: Kernel) -> Kernel:
         found = _divided_axis(kernel)
         if found is None:
             return kernel
-        variable, by = found
+        variable, by, count = found
         if _scanned(kernel, variable):
             return kernel
-        high = axis(f"{variable.attr}h", variable.extent.number // by)
+        high = axis(f"{variable.attr}h", count)
         low = axis(f"{variable.attr}l", by)
         whole = ravel((high, low), (high.extent, low.extent))
         kernel = replace_axes(kernel, {variable: (high, low)}, {variable: whole})
@@ -127,7 +128,7 @@ def _merged(kernel: Kernel, first: Expr, second: Expr) -> Kernel | None:
         together = [a for a in other if a is first or a is second]
         if together and together != [first, second]:
             return None
-    whole = axis(f"{first.attr}{second.attr}", first.extent.number * second.extent.number)
+    whole = axis(f"{first.attr}{second.attr}", count_of((first, second)))
     values = {first: floordiv(whole, second.extent), second: modulo(whole, second.extent)}
     places: dict[Expr, Axes] = {first: (whole,), second: ()}
     merged = replace_axes(kernel, places, values)
@@ -178,8 +179,7 @@ def _moved(kernel: Kernel) -> Counter[Expr]:
         accesses += [(n.index[0], n.buffer, 1) for n in loads(store.value)]
         for index, buffer, times in accesses:
             if buffer not in kernel.scratch:
-                points = math.prod(a.extent.number for a in index.axes)
-                moved[index] += times * points * buffer.dtype.bytes
+                moved[index] += times * extent_of(index.axes) * buffer.dtype.bytes
     return moved
 
 
@@ -195,9 +195,10 @@ def _falls(strides: dict[Expr, int], order: Axes) -> bool:
 
 
 def stride_along(index: Expr, variable: Expr) -> int:
-    """How far one step along an axis moves; 0 if that is not the same everywhere."""
+    """How far one step along an axis moves, by all that is known; 0 if that is not the same
+    everywhere."""
     found = coefficient(index, variable)
-    return found[0].number if found is not None and found[0].is_const else 0
+    return found[0].hint if found is not None and is_polynomial(found[0]) else 0
 
 
 def reorder_outer(kernel: Kernel, outer: Axes) -> Kernel:

@@ -7,17 +7,10 @@ In: a `Kernel`. Out: the same kernel over one-dimensional buffers named by posit
 
 from __future__ import annotations
 
-from litz.ir.expr import Expr, integer, load, rebuild, transform
+from litz.ir.expr import Expr, load, rebuild, transform
 from litz.ir.index import ONE, flat_index
 from litz.ir.program import Buffer, Kernel, Phase, Store, read, written
-
-
-def span(buffer: Buffer) -> int:
-    """Elements from the first to the last of a buffer."""
-    if any(n.number == 0 for n in buffer.shape):
-        return 0
-    steps = zip(buffer.shape, buffer.strides, strict=True)
-    return 1 + sum((n.number - 1) * s.number for n, s in steps)
+from litz.ir.sizes import span
 
 
 def flatten_buffers(kernel: Kernel) -> tuple[Kernel, tuple[Buffer, ...]]:
@@ -50,4 +43,4 @@ def flatten_buffers(kernel: Kernel) -> tuple[Kernel, tuple[Buffer, ...]]:
 
 
 def _flat(buffer: Buffer, name: str) -> Buffer:
-    return Buffer(name, buffer.dtype, (integer(span(buffer)),), (ONE,), buffer.device)
+    return Buffer(name, buffer.dtype, (span(buffer),), (ONE,), buffer.device)

@@ -14,6 +14,7 @@ from litz.ir.index import coefficient
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import Kernel, Phase, Store, loads
 from litz.ir.scheduled import Choice
+from litz.ir.sizes import count_of
 from litz.schedule.axes import reorder_inner, reorder_outer, stride_along
 from litz.target import Target
 
@@ -31,6 +32,8 @@ MOST_COLUMNS = 1024
 FEWEST_COLUMNS = 128
 # Vectors of the vector axis that a transposing kernel takes before it moves on across.
 CROSSING_VECTORS = 4
+# Elements of a task, at least, if there may be far more of them than were seen while tracing.
+UNSEEN = 1024
 
 
 def natural_lanes(kernel: Kernel, target: Target) -> int:
@@ -49,7 +52,7 @@ def _access_cost(index: Expr, variable: Expr, lanes: int, strided: float) -> flo
     if variable not in index.axes:
         return 0.0
     found = coefficient(index, variable)
-    together = min(lanes, max(variable.extent.number, 1))
+    together = min(lanes, max(variable.extent.hint, 1))
     if found is not None and found[0].is_const and found[0].attr == 1:
         return 1.0 / together
     return strided
@@ -61,7 +64,7 @@ def _phase_cost(phase: Phase, variable: Expr, lanes: int) -> float:
         total += _access_cost(store.index[0], variable, lanes, SCATTERED_STORE)
         total += sum(_access_cost(n.index[0], variable, lanes, 1.0) for n in loads(store.value))
     work = sum(op_cost(s) for s in phase.stores)
-    return total + work / (8 * min(lanes, max(variable.extent.number, 1)))
+    return total + work / (8 * min(lanes, max(variable.extent.hint, 1)))
 
 
 def op_cost(store: Store) -> int:
@@ -113,7 +116,8 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
         if best is None or inner_cost <= outer_costs[best]:
             kernel = reorder_inner(kernel, orders)
             unroll = _side_by_side(kernel, ROW_UNROLL, target)
-            return kernel, Choice(lanes, None, unroll, 1, grain(kernel, 1, config))
+            points = _points(kernel)
+            return kernel, Choice(lanes, None, unroll, 1, grain(kernel, 1, config), points=points)
     if best is None:
         return kernel, Choice(1, None, 1, 1, 1 << 62)
     if not config.pick_loop_orders:
@@ -122,26 +126,37 @@ def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, C
     if along is not None:
         rest = [a for a in kernel.outer if a not in (best, along)]
         kernel = reorder_outer(kernel, (best, *rest, along))
-        chunk = min(CROSSING_VECTORS * lanes, best.extent.number)
+        chunk = _at_most(CROSSING_VECTORS * lanes, best.extent)
         block = chunk * lanes if lanes > 1 else chunk
         across = along if lanes > 1 else None
         return kernel, Choice(lanes, best, 1, chunk, grain(kernel, block, config), across)
     kernel = reorder_outer(kernel, (*(a for a in kernel.outer if a is not best), best))
     if _passes_by(kernel, best, target):
-        chunk = _evenly(best.extent.number, MOST_COLUMNS, lanes)
-        return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config), rows=ROWS)
+        chunk = _evenly(best.extent, MOST_COLUMNS, lanes)
+        worth = grain(kernel, chunk, config)
+        return kernel, Choice(lanes, best, 1, chunk, worth, rows=ROWS, points=_points(kernel))
     if sequential:
         lanes *= _side_by_side(kernel, COLUMN_VECTORS, target)
-        while lanes > best.extent.number and lanes > 1:
+        while lanes > best.extent.hint and lanes > 1:
             lanes //= 2
     chunk = _chunk(kernel, best, lanes, target)
-    return kernel, Choice(lanes, best, 1, chunk, grain(kernel, chunk, config))
+    worth = grain(kernel, chunk, config)
+    return kernel, Choice(lanes, best, 1, chunk, worth, points=_points(kernel))
+
+
+def _points(kernel: Kernel) -> Expr:
+    """Points of the longest phase of a task: its work grows with them."""
+    return max((count_of(p.inner) for p in kernel.phases), key=lambda n: n.hint)
+
+
+def _at_most(most: int, extent: Expr) -> int:
+    return min(most, extent.number) if extent.is_const else most
 
 
 def _passes_by(kernel: Kernel, columns: Expr, target: Target) -> bool:
     """Whether a kernel is nothing but a reduction along the columns of an array that no cache
     holds, so that it is better read row by row."""
-    (phase, *others), wide = kernel.phases, columns.extent.number >= FEWEST_COLUMNS
+    (phase, *others), wide = kernel.phases, columns.extent.hint >= FEWEST_COLUMNS
     if others or not wide or len(phase.inner) != 1 or phase.inside or in_order(phase):
         return False
     reduces = [n for s in phase.stores for n in walk(s.value) if n.op == "reduce"]
@@ -150,15 +165,17 @@ def _passes_by(kernel: Kernel, columns: Expr, target: Target) -> bool:
     return any(
         extent_of(n.axes) * n.dtype.bytes > target.l2_bytes
         and stride_along(n.index[0], columns) == 1
-        and stride_along(n.index[0], phase.inner[0]) >= columns.extent.number
+        and stride_along(n.index[0], phase.inner[0]) >= columns.extent.hint
         for n in loads(*(s.value for s in phase.stores))
     )
 
 
-def _evenly(n: int, most: int, lanes: int) -> int:
+def _evenly(extent: Expr, most: int, lanes: int) -> int:
     """About equal chunks of whole vectors, none larger than `most`."""
-    chunks = -(-n // most)
-    return -(-n // (chunks * lanes)) * lanes
+    if not extent.is_const:
+        return most
+    chunks = -(-extent.number // most)
+    return -(-extent.number // (chunks * lanes)) * lanes
 
 
 def _side_by_side(kernel: Kernel, most: int, target: Target) -> int:
@@ -188,13 +205,12 @@ def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
 
 def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: Target) -> int:
     """Enough tasks for the threads to share evenly, each a whole number of vectors."""
-    n = vector.extent.number
-    others = 1
-    for a in kernel.outer:
-        others *= a.extent.number if a is not vector else 1
+    n = vector.extent.hint
+    others = extent_of(a for a in kernel.outer if a is not vector)
     pieces = -(-4 * target.threads // max(others, 1))
-    size = max(-(-n // pieces), 4 * lanes)
-    return max(min(-(-size // lanes) * lanes, n), 1)
+    least = 4 * lanes if vector.extent.is_const else UNSEEN
+    size = max(-(-n // pieces), least)
+    return max(_at_most(-(-size // lanes) * lanes, vector.extent), 1)
 
 
 def grain(kernel: Kernel, chunk: int, config: Config) -> int:

@@ -24,7 +24,7 @@ MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
 # Cases with threads of their own are those of `kernels` again; layers have parameters.
-OTHERS = {*MODELS, "gemm", "train"}
+OTHERS = {*MODELS, "gemm", "conv", "train"}
 SMALL = [case for case in QUICK if case.suite not in OTHERS and case.threads is None]
 
 
@@ -94,6 +94,15 @@ def test_litz_agrees_with_eager_on_layers(name: str) -> None:
     built = case_named("gemm", name, "4 rows", quick=True).build()
     torch._dynamo.reset()
     assert Agreement(built).fault(built(CANDIDATES["litz"].compile(built.function))) == ""
+
+
+@pytest.mark.parametrize("name", ["mobilenet 3x3 depthwise", "unet up"])
+def test_convolutions_agree_with_eager(name: str) -> None:
+    """Litz, and oneDNN with packed weights."""
+    built = case_named("conv", name, "", quick=True).build()
+    torch._dynamo.reset()
+    for candidate in ("litz", "onednn"):
+        assert Agreement(built).fault(built(CANDIDATES[candidate].compile(built.function))) == ""
 
 
 def test_a_training_step_gives_the_gradients_of_the_same_parameters_each_time() -> None:

@@ -22,6 +22,7 @@ from litz.errors import (
     ModeWithOptions,
     ParseError,
     PassFailed,
+    SizeUnknown,
     StageFailed,
     UnknownBenchmark,
     UnknownFlag,
@@ -40,6 +41,11 @@ NOWHERE = Origin("add_1", "aten.add.Tensor")
 REPORT = "\nThis is a bug in Litz. Please report it with the output of LITZ_DEBUG=5."
 
 TEXTS: list[tuple[LitzError, str]] = [
+    (
+        SizeUnknown("s0 + 1", "it may count from the end"),
+        "the value of the size s0 + 1 is needed to compile (it may count from the end). "
+        "Mark the dimension static, or let it be compiled for each size.",
+    ),
     (
         UnknownFlag("max_fusion", ["max_fusion_size", "debug"]),
         "there is no flag 'max_fusion'; did you mean 'max_fusion_size' or 'debug'? "

@@ -12,8 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from litz.capture import capture
+from litz.config import Config
 from litz.ir.graph import Graph
 from litz.passes.channels_last import channels_last
+from litz.target import cuda
 from tests.stages import compiled, stages
 
 X = torch.randn(2, 16, 9, 10)
@@ -100,7 +102,7 @@ def _on_a_gpu(function: Callable[..., Tensor], *shapes: tuple[int, ...], kind: s
         inputs = [torch.empty(s, dtype=torch.bfloat16, device="cuda") for s in shapes]
         module = make_fx(function, tracing_mode="fake")(*inputs)
         graph = capture(module, kind)
-        graph.module.meta["moved"] = channels_last(graph)
+        graph.module.meta["moved"] = channels_last(graph, cuda((9, 0), 132), Config())
     return graph
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -92,6 +93,45 @@ def test_a_weight_that_is_used_twice_is_packed_once() -> None:
 def test_what_is_seen_elsewhere_is_not_added_into() -> None:
     _, (_, second), kernels = _steps("seen")
     assert second.args[7] == "none" and kernels
+
+
+class Activated(nn.Module):
+    def __init__(self, layer: nn.Module, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.activation = layer, activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.layer(x))
+
+
+ACTIVATIONS = {
+    "relu": F.relu, "swish": F.silu, "gelu": F.gelu, "hardswish": F.hardswish,
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+    "none": F.relu6,  # oneDNN would make a bound of a NaN
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_part_of_the_call(name: str) -> None:
+    signal = torch.randn(2, 16, 30)
+    layers = ((nn.Conv2d(16, 24, 3), X), (nn.ConvTranspose2d(16, 8, 2, stride=2), X),
+              (nn.Conv1d(16, 24, 3), signal))  # fmt: skip
+    for layer, x in layers:
+        torch._dynamo.reset()
+        model = Activated(layer, ACTIVATIONS[name])
+        with torch.no_grad():
+            (report,) = litz.explain(model, x).graphs
+            torch.testing.assert_close(torch.compile(model, backend="litz")(x), model(x))
+        call = report.plan.graph.externs[-1]
+        assert call.target.startswith("mkldnn._convolution") and name in call.args
+
+
+def test_a_value_that_is_read_twice_is_not_activated() -> None:
+    torch._dynamo.reset()
+    model = Activated(nn.Conv2d(16, 24, 3), lambda y: y.sigmoid() + y.tanh())
+    with torch.no_grad():
+        (report,) = litz.explain(model, X).graphs
+    assert "none" in report.plan.graph.externs[-1].args
 
 
 def test_nothing_is_kept_if_the_user_says_so() -> None:

@@ -172,3 +172,25 @@ def test_a_result_that_the_caller_sees_is_not_written_over() -> None:
     x, w = torch.randn(2, 8, 40), torch.randn(8, 8, 3)
     assert not stages(function, x, w).plan.heirs
     torch.testing.assert_close(compiled(function)(x, w), function(x, w))
+
+
+def _joined(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Convolutions bring their results before and after a large tensor of our own."""
+    first = torch.nn.functional.conv2d(x, weight, padding=1)
+    wide = torch.cat([first, first.sin(), first.cos()], 1).roll(1, 2)
+    last = torch.nn.functional.conv2d(wide, weight.repeat(1, 3, 1, 1), padding=1)
+    return torch.nn.functional.conv2d(last, weight, padding=1).amax((2, 3))
+
+
+def test_a_large_intermediate_beside_atens_is_lent_memory() -> None:
+    x, weight = torch.randn(2, 16, 256, 256), torch.randn(16, 16, 3, 3)
+    plan = stages(_joined, x, weight).plan
+    assert plan.lent and not plan.lent & set(plan.slots)
+    assert plan.arena_bytes < 24 << 20
+    found = compiled(_joined)(x, weight)
+    torch.testing.assert_close(found, _joined(x, weight), rtol=1e-4, atol=1e-3)
+
+
+def test_small_intermediates_stay_in_the_arena() -> None:
+    plan = stages(_joined, torch.randn(1, 16, 32, 32), torch.randn(16, 16, 3, 3)).plan
+    assert not plan.lent

@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from litz.ir.interpret import run_kernels
 from litz.ir.program import Buffer, Kernel, KernelGraph
 from litz.ir.scheduled import ScheduledKernel
-from litz.schedule.flatten import span
+from litz.ir.sizes import span
 from tests.stages import stages
 from tests.test_stages import FUNCTIONS
 
@@ -30,7 +30,7 @@ def _window(flat: Array, buffer: Buffer) -> Array:
 
 def _storage(buffer: Buffer, draws: np.random.Generator) -> Array:
     """Random numbers; integers are zero or one, so that they are indices of anything."""
-    values = 3 * draws.standard_normal(max(span(buffer), 1))
+    values = 3 * draws.standard_normal(max(span(buffer).number, 1))
     return (values if buffer.dtype.is_float else values > 0).astype(buffer.dtype.numpy)
 
 

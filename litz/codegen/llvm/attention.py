@@ -20,12 +20,13 @@ from contextlib import contextmanager
 
 from litz.codegen.llvm.attention_tile import TileEmitter
 from litz.codegen.llvm.builder import Value
-from litz.codegen.llvm.emit import POINTER
+from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
 from litz.codegen.llvm.sums import Sums
 from litz.codegen.llvm.tiles import Tile, crosses
+from litz.codegen.llvm.values import Tail
 from litz.ir.attention import steps_along
 from litz.ir.expr import Expr
 from litz.ir.program import loads
@@ -48,7 +49,9 @@ class AttentionEmitter(TileEmitter):
     def emit(self) -> str:
         """The functions that sum, then the kernel."""
         a, by = self.a, self.by
-        parts = [self._sums("dots", by.group, a.key, (a.column, a.depth), faded=False)]
+        groups = {by.group} if by.columns.is_const else {by.group, 1}
+        along = (a.column, a.depth)
+        parts = [self._sums("dots", n, a.key, along, faded=False) for n in sorted(groups)]
         for size, times in self._widths():
             if times:
                 parts.append(self._sums("mix", size, a.value, (a.width, a.column), faded=True))
@@ -77,15 +80,19 @@ class AttentionEmitter(TileEmitter):
 
     def _task(self, task: Value) -> None:
         b, by = self.b, self.by
-        self._bind_heads(b.emit(f"udiv {task}, {by.tiles}", I64))
-        first = b.mul(self._turn(b.emit(f"urem {task}, {by.tiles}", I64)), by.tile)
-        if by.rows > by.tile:  # the last tile takes some rows again rather than leave lanes empty
-            first = b.intrinsic("smin", first, by.rows - by.tile)
+        tiles = self._size(by.tiles).text
+        self._bind_heads(b.emit(f"udiv {task}, {tiles}", I64))
+        first = b.mul(self._turn(b.emit(f"urem {task}, {tiles}", I64)), by.tile)
+        # The last tile takes some rows again rather than leave lanes empty.
+        if not by.rows.is_const:
+            spare = b.sub(self._size(by.rows), by.tile)
+            first = b.intrinsic("smax", b.intrinsic("smin", first, spare), 0)
+        elif by.rows.number > by.tile:
+            first = b.intrinsic("smin", first, by.rows.number - by.tile)
         self._read_queries(first)
         self._clear()
         start, stop = self._columns(first)
-        block = self.scopes.open_loop(start, stop, by.block, rolled=True)
-        count = b.intrinsic("smin", b.sub(stop, block), by.block)
+        block, count = self._open_blocks(start, stop)
         self._dots(block, count)
         self._scores(first, block, count)
         self._exponentials(count)
@@ -94,6 +101,19 @@ class AttentionEmitter(TileEmitter):
         self._write_means(first)
         self._write_sums(first)
 
+    def _open_blocks(self, start: Value, stop: Value) -> tuple[Value, Value]:
+        """A loop over blocks of columns: the first column of each and how many it has. None has
+        fewer than a group but the only one: the last block takes in what would be left."""
+        b, by = self.b, self.by
+        if by.columns.is_const:
+            block = self.scopes.open_loop(start, stop, by.block, rolled=True)
+            return block, b.intrinsic("smin", b.sub(stop, block), by.block)
+        end = b.intrinsic("smax", b.sub(stop, by.group - 1), b.add(start, 1))
+        block = self.scopes.open_loop(start, end, by.block, rolled=True)
+        left = b.sub(stop, block)
+        ends = b.compare("slt", left, by.block + by.group)
+        return block, b.select(ends, left, by.block)
+
     def _turn(self, number: Value) -> Value:
         """Which tile of a head comes when. Behind a causal mask the last ones have the most to do:
         taken from both ends in turns, any half of them has half of it."""
@@ -101,34 +121,44 @@ class AttentionEmitter(TileEmitter):
         if by.high is None:
             return number
         near = b.lshr(number, 1)
-        far = b.sub(self._number(by.tiles - 1), near)
+        far = b.sub(b.sub(self._size(by.tiles), 1), near)
         return b.select(b.compare("eq", b.bit_and(number, 1), 0), near, far)
 
     def _columns(self, first: Value) -> tuple[Value, Value]:
         """The columns that some row of a tile sees, from the beginning of a block on; if the mask
         ends them, whole groups, of which there is always one."""
         b, by = self.b, self.by
-        start, stop = self._number(0), self._number(by.columns)
+        start, stop = self._number(0), self._size(by.columns)
         if by.low is not None:
             seen = b.intrinsic("smax", b.add(first, by.low), 0)
             start = b.mul(b.emit(f"udiv {seen}, {by.block}", I64), by.block)
         if by.high is not None:
             left = b.sub(b.add(first, by.tile + by.high + by.group - 1), start)
             groups = b.intrinsic("smax", b.emit(f"sdiv {left}, {by.group}", I64), 1)
-            stop = b.intrinsic("smin", b.add(start, b.mul(groups, by.group)), by.columns)
+            stop = b.intrinsic("smin", b.add(start, b.mul(groups, by.group)), stop)
         return start, stop
 
     # -- a block of columns ------------------------------------------------------------------
 
     def _dots(self, block: Value, count: Value) -> None:
         """The last group ends where the block does, though it take some columns again."""
+        if self.by.columns.is_const:
+            self._dots_of(self.by.group, block, count)
+            return
+        enough = self.b.compare("sge", count, self.by.group)
+        for group, holds in ((self.by.group, enough), (1, self.b.bit_xor(enough, 1))):
+            self.scopes.open_if(holds)
+            self._dots_of(group, block, count)
+            self.scopes.close()
+
+    def _dots_of(self, group: int, block: Value, count: Value) -> None:
         b, by, a = self.b, self.by, self.a
         base, (step, _) = self._walked(a.key.index[0], a.column, a.depth)
-        j = self.scopes.open_loop(self._number(0), count, by.group, rolled=True)
-        j = b.intrinsic("smin", j, b.sub(count, by.group))
+        j = self.scopes.open_loop(self._number(0), count, group, rolled=True)
+        j = b.intrinsic("smin", j, b.sub(count, group))
         origin = b.add(base, b.mul(b.add(block, j), step))
         tile = self._at(self.weights, b.mul(j, by.vectors))
-        self._call(f"dots{by.group}", a.key, origin, self.queries, tile, self._number(by.depth))
+        self._call(f"dots{group}", a.key, origin, self.queries, tile, self._number(by.depth))
         self.scopes.close()
 
     def _mix(self, block: Value, count: Value) -> None:
@@ -215,9 +245,13 @@ class AttentionEmitter(TileEmitter):
         by, around = self.by, self.scopes.stack[-1]
         self.scopes.stack.append(Scope(around.lines, around.block))
         self.values.axis_level[self.row] = self.values.row_level = self.scopes.depth
-        rows = by.rows - v * by.lanes
-        tail = rows if by.rows < by.tile and rows < by.lanes else None
-        self.values.set_vector(self.row, self.b.add(first, v * by.lanes), tail)
+        tail: Tail = None
+        base = self.b.add(first, v * by.lanes)
+        if not by.rows.is_const:
+            tail = self.b.sub(self._size(by.rows), base)
+        elif by.rows.number < by.tile and by.rows.number - v * by.lanes < by.lanes:
+            tail = by.rows.number - v * by.lanes
+        self.values.set_vector(self.row, base, tail)
         yield
         self.values.set_vector(None, None, None)
         self.scopes.stack.pop()

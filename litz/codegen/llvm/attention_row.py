@@ -19,11 +19,13 @@ from collections.abc import Iterator
 
 from litz.codegen.llvm.attention_stream import StreamEmitter
 from litz.codegen.llvm.builder import Type, Value
-from litz.codegen.llvm.emit import POINTER
+from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.ops import convert
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import Scope
+from litz.codegen.llvm.values import Tail
 from litz.ir.scheduled import ScheduledKernel
+from litz.ir.sizes import is_multiple
 
 
 class RowEmitter(StreamEmitter):
@@ -46,10 +48,9 @@ class RowEmitter(StreamEmitter):
         for e, _ in self._parts(by.width):
             self._put(self.mixed, e // by.lanes, b.constant(0.0, self.vector))
         queries = self._queries()
-        block = self.scopes.open_loop(
-            self._number(0), self._number(by.columns), by.block, rolled=True
-        )
-        count = b.intrinsic("smin", b.sub(self._number(by.columns), block), by.block)
+        columns = self._size(by.columns)
+        block = self.scopes.open_loop(self._number(0), columns, by.block, rolled=True)
+        count = b.intrinsic("smin", b.sub(columns, block), by.block)
         self._dots(queries, block, count)
         top = self._scores(block, count)
         before = b.emit(f"load {self.number}, {self.top}", self.number)
@@ -126,16 +127,16 @@ class RowEmitter(StreamEmitter):
         before = b.emit(f"load {self.number}, {self.top}", self.number)
         return b.select(b.compare("ogt", highest, before), highest, before)
 
-    def _columns(self, count: Value) -> Iterator[tuple[Value, int | None]]:
+    def _columns(self, count: Value) -> Iterator[tuple[Value, Tail]]:
         """Whole vectors of a block's columns, then the part of one with which all columns end."""
         b, by = self.b, self.by
         whole = b.emit(f"udiv {count}, {by.lanes}", Type("i64", 1))
         yield self.scopes.open_loop(self._number(0), whole, 1, rolled=True), None
         self.scopes.close()
-        tail = by.columns % by.lanes
-        if tail:
-            self.scopes.open_if(b.compare("ne", b.mul(whole, by.lanes), count))
-            yield whole, tail
+        if not is_multiple(by.columns, by.lanes):
+            taken = b.mul(whole, by.lanes)
+            self.scopes.open_if(b.compare("ne", taken, count))
+            yield whole, self._tail(by.columns, taken, count)
             self.scopes.close()
 
     def _exponentials(self, top: Value, fade: Value, count: Value) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 
 from litz.codegen.llvm.builder import Type, Value
-from litz.codegen.llvm.emit import POINTER, KernelEmitter
+from litz.codegen.llvm.emit import KernelEmitter
+from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.math.exponential import exp_of
 from litz.codegen.llvm.ops import computed_type, convert
 from litz.codegen.llvm.scope import I64
@@ -63,8 +64,9 @@ class StreamEmitter(KernelEmitter):
         level = self.scopes.depth
         for k, x in enumerate(reversed(self.heads)):
             last = k == len(self.heads) - 1
-            digit = number if last else self._digit(number, x.extent.number)
-            number = number if last else self.b.emit(f"udiv {number}, {x.extent.number}", I64)
+            digit = number if last else self._digit(number, x.extent)
+            by = self._size(x.extent).text
+            number = number if last else self.b.emit(f"udiv {number}, {by}", I64)
             self.values.axis_level[x] = level
             self.scopes.bind(level, x, digit)
 

@@ -27,7 +27,9 @@ class TileEmitter(StreamEmitter):
         assert self.a.row is not None
         self.row: Expr = self.a.row
         self.queries = self._memory("queries", by.depth * by.vectors)
-        self.weights = self._memory("weights", by.block * by.vectors)
+        # Of unknown columns, the last block takes in what is less than a group.
+        more = 0 if by.columns.is_const else by.group
+        self.weights = self._memory("weights", (by.block + more) * by.vectors)
         self.mixed = self._memory("mixed", by.width * by.vectors)
         self.top = self._memory("top", by.vectors)
         self.total = self._memory("total", by.vectors)
@@ -47,8 +49,9 @@ class TileEmitter(StreamEmitter):
 
     def _vectors(self) -> Iterator[tuple[Value, int]]:
         """Loops over the vectors of a tile: each, and how many of its lanes are rows."""
-        by = self.by
-        tail = by.rows % by.lanes if by.rows < by.tile else 0
+        by, rows = self.by, self.by.rows
+        few = rows.is_const and rows.number < by.tile
+        tail = rows.number % by.lanes if few else 0
         whole = by.vectors - (tail > 0)
         if whole:
             yield self.scopes.open_loop(self._number(0), self._number(whole), 1, rolled=True), 0
@@ -70,6 +73,15 @@ class TileEmitter(StreamEmitter):
         if whole < n:
             yield self._number(whole), n - whole
 
+    def _last_lane(self, row: Value, tail: int) -> Value | int:
+        """The last lane of a vector that is a row, `row` being its first."""
+        if self.by.rows.is_const:
+            return (tail or self.by.lanes) - 1
+        return self.b.sub(self.b.sub(self._size(self.by.rows), row), 1)
+
+    def _lane(self, number: Value | int) -> Value:
+        return number if isinstance(number, Value) else self._number(number)
+
     # -- rows in and out ---------------------------------------------------------------------
 
     def _read_queries(self, first: Value) -> None:
@@ -77,13 +89,14 @@ class TileEmitter(StreamEmitter):
         b, by, query = self.b, self.by, self.a.query
         base, (step, along) = self._walked(query.index[0], self.row, self.a.depth)
         for v, tail in self._vectors():
-            rows = tail or by.lanes
+            last = self._last_lane(b.add(first, b.mul(v, by.lanes)), tail)
             origin = b.add(base, b.mul(b.add(first, b.mul(v, by.lanes)), step))
             for d, wide in self._squares(by.depth):
                 start = b.add(origin, b.mul(d, along))
                 lines = []
                 for r in range(by.lanes):  # lanes behind the last row read it again
-                    place = b.add(start, min(r, rows - 1) * step)
+                    lane = b.intrinsic("smin", last, r) if isinstance(last, Value) else min(r, last)
+                    place = b.add(start, b.mul(self._lane(lane), step))
                     lines.append(self._line(query, place, along, wide))
                 place = b.add(b.mul(d, by.vectors), v)
                 for k, vector in enumerate(transposed(b, lines)[:wide]):
@@ -103,10 +116,15 @@ class TileEmitter(StreamEmitter):
                     for k in range(by.lanes)
                 ]
                 start = b.add(origin, b.mul(e, along))
+                last = self._last_lane(b.add(first, b.mul(v, by.lanes)), tail)
                 for r, line in enumerate(transposed(b, lines)[: tail or by.lanes]):
                     value = convert(b, line, self.dtype, self.store.buffer.dtype)
                     row = b.add(start, r * step)
+                    if isinstance(last, Value):  # only the rows that are there
+                        self.scopes.open_if(b.compare("sge", last, r))
                     self.values.memory.put(self.store.buffer, row, along, value, wide)
+                    if isinstance(last, Value):
+                        self.scopes.close()
 
     def _write_sums(self, first: Value) -> None:
         """What a backward pass makes the weights of."""
@@ -115,5 +133,8 @@ class TileEmitter(StreamEmitter):
             base, (step,) = self._walked(store.index[0], self.row)
             for v, tail in self._vectors():
                 value = self._log_sum(self._get(self.top, v), self._get(self.total, v))
-                place = b.add(base, b.mul(b.add(first, b.mul(v, by.lanes)), step))
-                self.values.memory.put(store.buffer, place, step, value, tail or by.lanes)
+                row = b.add(first, b.mul(v, by.lanes))
+                place = b.add(base, b.mul(row, step))
+                last = self._last_lane(row, tail)
+                count = b.add(last, 1) if isinstance(last, Value) else last + 1
+                self.values.memory.put(store.buffer, place, step, value, count)

@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from litz.codegen.llvm.builder import Value
-from litz.codegen.llvm.emit import POINTER, KernelEmitter
+from litz.codegen.llvm.emit import KernelEmitter
+from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scope import I64, Scope
+from litz.codegen.llvm.values import Tail
 from litz.ir.expr import Expr, walk
 from litz.ir.ops import neutral
 from litz.ir.scheduled import ScheduledKernel
+from litz.ir.sizes import is_multiple
 
 # Rows after which sums are put aside; a multiple of those that pass together.
 BLOCK = 32
@@ -52,17 +55,17 @@ class ColumnEmitter(KernelEmitter):
 
     def _lanes_of_rows(self, task: Value) -> None:
         assert self.choice.vector is not None
-        b, n, together = self.b, self.row.extent.number, self.choice.rows
+        b, n, together = self.b, self._size(self.row.extent), self.choice.rows
         start = self._bind_tasks(task)[self.choice.vector]
-        stop = b.intrinsic("smin", b.add(start, self.choice.chunk), self.columns.extent.number)
+        stop = b.intrinsic("smin", b.add(start, self.choice.chunk), self._size(self.columns.extent))
         self._for_columns(start, stop, lambda at: self._clear(self.totals, at))
-        block = self.scopes.open_loop(self._number(0), self._number(n), BLOCK)
+        block = self.scopes.open_loop(self._number(0), n, BLOCK)
         self._for_columns(start, stop, lambda at: self._clear(self.sums, at))
         end = b.intrinsic("smin", b.add(block, BLOCK), n)
         row = self.scopes.open_loop(block, end, together, whole_steps=True)
         self._for_columns(start, stop, lambda at: self._add_rows(row, together, at))
         self.scopes.close()
-        if n % together:  # only the last block has rows left
+        if not is_multiple(self.row.extent, together):  # only the last block has rows left
             whole = b.emit(f"and {b.sub(end, block)}, {-together}", I64)
             last = self.scopes.open_loop(b.add(block, whole), end, 1)
             self._for_columns(start, stop, lambda at: self._add_rows(last, 1, at))
@@ -82,14 +85,13 @@ class ColumnEmitter(KernelEmitter):
         base = self.scopes.open_loop(start, stop, lanes, whole_steps=True)
         self._at(base, start, None, work)
         self.scopes.close()
-        tail = self.columns.extent.number % lanes
-        if tail:
+        if not is_multiple(self.columns.extent, lanes):
             rest = b.add(start, b.emit(f"and {b.sub(stop, start)}, {-lanes}", I64))
             self.scopes.open_if(b.compare("slt", rest, stop))
-            self._at(rest, start, tail, work)
+            self._at(rest, start, self._tail(self.columns.extent, rest, stop), work)
             self.scopes.close()
 
-    def _at(self, base: Value, start: Value, tail: int | None, work: Work) -> None:
+    def _at(self, base: Value, start: Value, tail: Tail, work: Work) -> None:
         self.values.axis_level[self.columns] = self.values.row_level = self.scopes.depth
         self.values.set_vector(self.columns, base, tail)
         work(self.b.emit(f"udiv {self.b.sub(base, start)}, {self.choice.lanes}", I64))

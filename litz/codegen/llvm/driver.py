@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from litz.codegen.llvm.launch import RUNTIME, UNIT
 from litz.codegen.llvm.samples import samples_text
-from litz.ir.program import Kernel, Plan
+from litz.ir.expr import Expr, apply, integer
+from litz.ir.index import ONE, floordiv, product
+from litz.ir.program import Kernel, Plan, Slot
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import ARENA, Segment
 
@@ -48,12 +50,30 @@ def segments(plan: Plan) -> list[Segment]:
     return found
 
 
-def table_layout(plan: Plan) -> dict[str, int]:
-    """The table's entry for each buffer outside the arena that a kernel or the caller touches."""
-    layout: dict[str, int] = {}
-    for buffer in plan.outside:
-        layout[buffer.name] = len(layout) + ARENA + 1
-    return layout
+def table_layout(plan: Plan, computed: dict[str, Expr]) -> dict[str, int]:
+    """The table's entry for each buffer outside the arena that a kernel or the caller touches, for
+    each that moves about in it, and for each number that only a call knows."""
+    moving = [name for name, slot in plan.slots.items() if moves(slot)]
+    names = [*(b.name for b in plan.outside), *moving, *computed]
+    return {name: k + ARENA + 1 for k, name in enumerate(names)}
+
+
+def moves(slot: Slot) -> bool:
+    """Whether a place in the arena depends on sizes: all but the first region do."""
+    return slot.unit is not ONE
+
+
+def computed_numbers(scheduled: list[ScheduledKernel]) -> dict[str, Expr]:
+    """What kernels need and only a call knows: sizes, and the tasks and work of each."""
+    found: dict[str, Expr] = {}
+    for kernel in scheduled:
+        found.update((f"size {symbol.attr[0]}", symbol) for symbol in kernel.sizes)
+    for k, kernel in enumerate(scheduled):
+        if not kernel.task_count.is_const:
+            found[f"tasks {k}"] = kernel.task_count
+        if not (work := _work(kernel)).is_const:
+            found[f"work {k}"] = work
+    return found
 
 
 def driver_text(
@@ -78,30 +98,42 @@ def _launches(
     lines, entries = [], []
     for k, (kernel, name) in enumerate(zip(scheduled, names, strict=True)):
         slots = [(b.name, plan.slots.get(b.name)) for b in kernel.arguments]
-        places = [layout[n] if slot is None else -1 - slot.offset for n, slot in slots]
+        places = [layout[n] if n in layout or slot is None else -1 - slot.offset
+                  for n, slot in slots]  # fmt: skip
+        places += [layout[f"size {symbol.attr[0]}"] for symbol in kernel.sizes]
         count, numbers = len(places), ", ".join(f"i64 {place}" for place in places)
         lines.append(f"@litz_places_{k} = private constant [{count} x i64] [{numbers}]")
         entries.append(
             f"%litz.launch {{ ptr @{name}, ptr @litz_places_{k}, i64 {count}, "
-            f"i64 {kernel.tasks}, i64 {_work(kernel)} }}"
+            f"i64 {_given(kernel.task_count, f'tasks {k}', layout)}, "
+            f"i64 {_given(_work(kernel), f'work {k}', layout)} }}"
         )
     held = f"[{len(entries)} x %litz.launch] [{', '.join(entries)}]"
     return "\n".join([*lines, f"@litz_launches = private constant {held}", ""])
 
 
-def _work(kernel: ScheduledKernel) -> int:
-    """In parts of what is worth a thread."""
-    return min(max(UNIT * kernel.tasks // kernel.choice.grain, 1), MOST_WORK)
+def _given(number: Expr, name: str, layout: dict[str, int]) -> int:
+    """A number, or -1 - the table's entry that holds it."""
+    return number.number if number.is_const else -1 - layout[name]
+
+
+def _work(kernel: ScheduledKernel) -> Expr:
+    """In parts of what is worth a thread; it grows with the tasks and with the points of each."""
+    points, grain = kernel.choice.points, kernel.choice.grain
+    if kernel.task_count.is_const and points.is_const:
+        return integer(min(max(UNIT * kernel.tasks // grain, 1), MOST_WORK))
+    units = product((integer(UNIT), kernel.task_count, points))
+    parts = floordiv(units, integer(max(grain * points.hint, 1)))
+    return apply("min", apply("max", parts, ONE), integer(MOST_WORK))
 
 
 def _run(batch: tuple[int, ...], scheduled: list[ScheduledKernel], threads: int) -> str:
     """Kernels of successive numbers, as one launch."""
-    pointers = sum(len(scheduled[k].arguments) + 1 for k in batch)
-    work = sum(_work(scheduled[k]) for k in batch)
+    pointers = sum(len(scheduled[k].arguments) + len(scheduled[k].sizes) + 1 for k in batch)
     first = f"getelementptr (%litz.launch, ptr @litz_launches, i64 {batch[0]})"
     return (
         f"  call void @litz_run(ptr %table, ptr {first}, i64 {len(batch)}, i64 {pointers}, "
-        f"i64 {work}, i32 {threads})"
+        f"i32 {threads})"
     )
 
 

@@ -1,9 +1,8 @@
 """The emitter: a scheduled kernel becomes one LLVM function.
 
 In: `ScheduledKernel`. Out: LLVM IR text of `void @name(ptr args, i64 begin, i64 end)`, which runs
-the tasks begin..end-1. `args` holds one pointer a buffer and, last, the error flag. A task is a
-point of the outer axes (a chunk of the vector axis counts as one); inside it the phases run in
-order.
+the tasks begin..end-1. A task is a point of the outer axes (a chunk of the vector axis counts as
+one); inside it the phases run in order.
 
     for task in begin..end:            outer axes from the task's number
         for each phase:                inner axes, the last in lanes, the tail masked
@@ -12,39 +11,32 @@ order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from litz.codegen.llvm.builder import Builder, Type, Value
-from litz.codegen.llvm.ops import stored_type
+from litz.codegen.llvm.builder import Value
+from litz.codegen.llvm.function import FunctionEmitter
 from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scans import Scan
-from litz.codegen.llvm.scope import I64, Scope, Scopes
+from litz.codegen.llvm.scope import I64, Scope
 from litz.codegen.llvm.tiles import Tile, crosses
-from litz.codegen.llvm.values import Values
+from litz.codegen.llvm.values import Tail
 from litz.ir.expr import Expr, apply, cast, load, narrow, walk
-from litz.ir.program import Phase, Store, loads, read, written
+from litz.ir.index import ONE
+from litz.ir.program import Phase, Store, loads
 from litz.ir.scheduled import ScheduledKernel
+from litz.ir.sizes import count_of, is_multiple, rounded_up
 
-POINTER = Type("ptr", 1)
 # Turns of a loop after which its sums are put aside.
 TURNS = 128
 
 
-class KernelEmitter:
+class KernelEmitter(FunctionEmitter):
     """Writes one kernel."""
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
-        self.scheduled, self.kernel, self.name = scheduled, scheduled.kernel, name
-        self.choice = scheduled.choice
-        self.b = Builder(self.choice.lanes, "f32")
-        self.b.lines.append("entry:")
-        self.scopes = Scopes(self.b)
-        self.values = Values(self.b, self.scopes, self.choice.lanes)
-        self.values.memory.asserts = self.choice.asserts
-        self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
+        super().__init__(scheduled, name)
         self.tiles: list[Tile] = []
         # Of the axis that tiles run across: the first step, how many, and which are inside.
         self.block: tuple[Value, Value, Value | None]
@@ -56,6 +48,7 @@ class KernelEmitter:
         task = self.scopes.open_loop(begin, end, 1)
         self._task(task)
         self.scopes.close()
+        self.values.memory.fence()
         self._report_errors()
         body = "\n".join(self.b.lines)
         return f"define void @{self.name}(ptr %args, i64 %begin, i64 %end) #0 {{\n{body}\n}}\n"
@@ -68,41 +61,6 @@ class KernelEmitter:
         else:
             self._lanes_of_rows(task)
 
-    # -- arguments and scratch ---------------------------------------------------------------
-
-    def _arguments(self) -> None:
-        b, values = self.b, self.values
-        flat = {buffer.name: buffer for buffer in (*written(self.kernel), *read(self.kernel))}
-        for k in range(len(self.scheduled.arguments)):
-            if f"b{k}" in flat:  # what is read at a stride of zero alone is gone
-                values.memory.pointers[flat[f"b{k}"]] = self._argument(k)
-        copies = self.choice.lanes if self.choice.vector is not None else 1
-        for row in self.kernel.scratch:
-            kind = stored_type(row.dtype, 1)
-            count = row.shape[0].number * copies
-            # A row stays within a cache line's alignment, so that whole vectors load in one.
-            values.memory.pointers[row] = b.emit(f"alloca [{count} x {kind}], align 64", POINTER)
-            values.memory.local[row] = copies
-        values.errors = b.emit("alloca i32", POINTER)
-        b.lines.append(f"  store i32 0, {values.errors}")
-        values.memory.safe = b.emit("alloca i64, align 8", POINTER)
-        b.lines.append(f"  store i64 0, {values.memory.safe}")
-
-    def _argument(self, k: int) -> Value:
-        slot = self.b.emit(f"getelementptr ptr, ptr %args, i64 {k}", POINTER)
-        return self.b.emit(f"load ptr, {slot}", POINTER)
-
-    def _report_errors(self) -> None:
-        """One store behind all tasks, and only if something was wrong."""
-        b = self.b
-        assert self.values.errors is not None
-        noted = b.emit(f"load i32, {self.values.errors}", Type("i32", 1))
-        self.scopes.open_if(b.compare("ne", noted, 0))
-        flag = self._argument(len(self.scheduled.arguments))
-        b.lines.append(f"  store {noted}, {flag}")
-        self.scopes.close()
-        b.lines.append("  ret void")
-
     # -- outer axes --------------------------------------------------------------------------
 
     def _bind_tasks(self, task: Value) -> dict[Expr, Value]:
@@ -112,10 +70,10 @@ class KernelEmitter:
         left, first = task, {}
         for k, a in enumerate(reversed(self.kernel.outer)):
             step = self.choice.step(a)
-            n = -(-a.extent.number // step)
+            n = rounded_up(a.extent, step)
             last = k == len(self.kernel.outer) - 1
             digit = left if last else self._digit(left, n)
-            left = left if last or n == 1 else b.emit(f"udiv {left}, {n}", I64)
+            left = left if last or n is ONE else b.emit(f"udiv {left}, {self._size(n).text}", I64)
             if a is self.choice.vector or a is self.choice.across:
                 first[a] = b.mul(digit, step)
             else:
@@ -123,28 +81,30 @@ class KernelEmitter:
                 self.scopes.bind(level, a, digit)
         return first
 
-    def _digit(self, number: Value, n: int) -> Value:
-        return self.b.emit(f"urem {number}, {n}", I64) if n > 1 else self.b.constant(0, I64)
+    def _digit(self, number: Value, n: Expr) -> Value:
+        if n is ONE:
+            return self.b.constant(0, I64)
+        return self.b.emit(f"urem {number}, {self._size(n).text}", I64)
 
     def _lanes_of_rows(self, task: Value) -> None:
         """The vector axis is an outer one: each lane is a row of its own."""
         vector, chunk, lanes = self.choice.vector, self.choice.chunk, self.choice.lanes
         assert vector is not None
-        n = vector.extent.number
+        n = vector.extent
         first = self._bind_tasks(task)
         b, start = self.b, first[vector]
         if self.choice.across is not None:
             self._start_tiles(vector, self.choice.across, first[self.choice.across])
-        stop = b.intrinsic("smin", b.add(start, chunk), n)
+        stop = b.intrinsic("smin", b.add(start, chunk), self._size(n))
         self.values.axis_level[vector] = self.values.row_level = self.scopes.depth + 1
         base = self.scopes.open_loop(start, stop, lanes, whole_steps=True)
         self._lane_group(vector, base, None)
         self.scopes.close()
-        if n % lanes:  # a chunk is whole vectors, but for the last one
+        if not is_multiple(n, lanes):  # a chunk is whole vectors, but for the last one
             whole = b.emit(f"and {b.sub(stop, start)}, {-lanes}", I64)
             rest = b.add(start, whole)
             self.scopes.open_if(b.compare("slt", rest, stop))
-            self._lane_group(vector, rest, n % lanes)
+            self._lane_group(vector, rest, self._tail(n, rest, stop))
             self.scopes.close()
 
     def _start_tiles(self, vector: Expr, across: Expr, first: Value) -> None:
@@ -155,12 +115,12 @@ class KernelEmitter:
         crossing = [n for n in dict.fromkeys(found) if crosses(n, vector, across, written)]
         self.tiles = [Tile(self.values, n, vector, across) for n in crossing]
         self.block = first, b.constant(lanes, I64), None
-        if across.extent.number % lanes:
-            left = b.sub(b.constant(across.extent.number, I64), first)
+        if not is_multiple(across.extent, lanes):
+            left = b.sub(self._size(across.extent), first)
             inside = b.compare("slt", self.values.iota(1), self.values.spread(left))
             self.block = first, b.intrinsic("smin", left, lanes), inside
 
-    def _lane_group(self, vector: Expr, base: Value, tail: int | None) -> None:
+    def _lane_group(self, vector: Expr, base: Value, tail: Tail) -> None:
         self.values.set_vector(vector, base, tail)
         if self.choice.across is None:
             for phase in self.kernel.phases:
@@ -168,7 +128,7 @@ class KernelEmitter:
         else:
             self._across(self.choice.across, base, tail)
 
-    def _across(self, across: Expr, base: Value, tail: int | None) -> None:
+    def _across(self, across: Expr, base: Value, tail: Tail) -> None:
         """Transpose what the block needs, then take its steps one by one."""
         first, count, inside = self.block
         for tile in self.tiles:
@@ -197,10 +157,11 @@ class KernelEmitter:
             dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce")
         )
         unroll = self._unroll(phase, lanes) if in_lanes and reduces else 1
-        turns = math.prod(a.extent.number for a in phase.inner) // (
-            unroll * lanes if in_lanes else 1
-        )
-        reductions = [Reduction(self.values, n, unroll, lanes, turns > TURNS) for n in reduces]
+        points = count_of(phase.inner)
+        long = not points.is_const
+        if points.is_const:
+            long = points.number // (unroll * lanes if in_lanes else 1) > TURNS
+        reductions = [Reduction(self.values, n, unroll, lanes, long) for n in reduces]
         for reduction in reductions:
             reduction.start()
         self._start_scans(scans, lanes)
@@ -216,7 +177,7 @@ class KernelEmitter:
         self.values.lanes = saved
 
     def _unroll(self, phase: Phase, lanes: int) -> int:
-        n = phase.inner[-1].extent.number
+        n = phase.inner[-1].extent.hint
         unroll = self.choice.unroll
         while unroll > 1 and n < lanes * unroll:
             unroll //= 2
@@ -233,28 +194,28 @@ class KernelEmitter:
             self._body(nest.reductions, nest.inside, 0)
             return
         variable, *rest = axes
-        n = variable.extent.number
         if nest.in_lanes and not rest and self.values.lanes > 1:
-            self._in_lanes(nest, variable, n)
+            self._in_lanes(nest, variable)
             return
-        with self._turns(nest, variable, 0, n, 1) as counter:
+        start, stop = self._number(0), self._size(variable.extent)
+        with self._turns(nest, variable, start, stop, 1) as counter:
             self.values.axis_level[variable] = self.scopes.depth
             self.scopes.bind(self.scopes.depth, variable, counter)
             self._nest(nest, rest)
 
     @contextmanager
     def _turns(
-        self, nest: _Nest, variable: Expr, start: int, stop: int, step: int
+        self, nest: _Nest, variable: Expr, start: Value, stop: Value, step: int
     ) -> Iterator[Value]:
         """A loop. Its sums are put aside every so many turns: a number is then added to others of
         its size, and a long sum loses no more to rounding than a few short ones."""
         long = [r for r in nest.reductions if r.gathers and variable is nest.aside]
         if not long:
-            yield self.scopes.open_loop(self._number(start), self._number(stop), step)
+            yield self.scopes.open_loop(start, stop, step)
             self.scopes.close()
             return
         far = step * nest.every
-        block = self.scopes.open_loop(self._number(start), self._number(stop), far)
+        block = self.scopes.open_loop(start, stop, far)
         end = self.b.intrinsic("smin", self.b.add(block, far), stop)
         yield self.scopes.open_loop(block, end, step)
         self.scopes.close()
@@ -262,22 +223,28 @@ class KernelEmitter:
             reduction.put_aside()
         self.scopes.close()
 
-    def _in_lanes(self, nest: _Nest, variable: Expr, n: int) -> None:
+    def _in_lanes(self, nest: _Nest, variable: Expr) -> None:
         """Whole groups of vectors, whole vectors, then one masked vector."""
-        lanes, given = self.values.lanes, (nest.reductions, nest.inside)
-        grouped = n - n % (lanes * nest.unroll)
-        whole = n - n % lanes
-        for start, stop, copies in ((0, grouped, nest.unroll), (grouped, whole, 1)):
-            if start < stop:
+        lanes, given, n = self.values.lanes, (nest.reductions, nest.inside), variable.extent
+        zero, end = self._number(0), self._size(n)
+        grouped, whole = (self._multiple(n, end, lanes * k) for k in (nest.unroll, 1))
+        for start, stop, copies in ((zero, grouped, nest.unroll), (grouped, whole, 1)):
+            if start != stop:
                 with self._turns(nest, variable, start, stop, lanes * copies) as base:
                     for copy in range(copies):
                         first = self.b.add(base, copy * lanes) if copy else base
                         self._copy(variable, first, None, *given, copy)
-        if whole < n:
-            self._copy(variable, self._number(whole), n - whole, *given, 0)
+        if is_multiple(n, lanes):
+            return
+        if n.is_const:
+            self._copy(variable, whole, n.number % lanes, *given, 0)
+            return
+        self.scopes.open_if(self.b.compare("slt", whole, end))
+        self._copy(variable, whole, self.b.sub(end, whole), *given, 0)
+        self.scopes.close()
 
     def _copy(
-        self, variable: Expr, first: Value, tail: int | None, reductions: list[Reduction],
+        self, variable: Expr, first: Value, tail: Tail, reductions: list[Reduction],
         inside: list[Store], copy: int,
     ) -> None:  # fmt: skip
         """One copy of the body: the same lines go on, but what it computes is its own."""
@@ -314,9 +281,6 @@ class KernelEmitter:
         self.scopes.select(self.scopes.depth)
         return value
 
-    def _number(self, value: int) -> Value:
-        return self.b.constant(value, I64)
-
 
 @dataclass(frozen=True)
 class _Nest:
@@ -334,8 +298,8 @@ def _aside(axes: tuple[Expr, ...], step: int) -> tuple[Expr | None, int]:
     """The axis whose turns hold about as many additions as a sum may take at once."""
     inside = 1
     for variable in reversed(axes):
-        turns = -(-variable.extent.number // step)
-        if inside * turns > TURNS:
+        turns = -(-variable.extent.hint // step)
+        if inside * turns > TURNS or not variable.extent.is_const:
             return variable, max(TURNS // inside, 1)
         inside, step = inside * turns, 1
     return (axes[0] if axes else None), TURNS

@@ -1,9 +1,10 @@
 """Launches: LLVM IR that runs a few kernels as one piece of work, shared out over the threads.
 
 In: nothing. Out: `RUNTIME`, text that every module holds. A launch is { function, places of its
-arguments, how many, tasks, work }. `@litz_run` puts the arguments of all launches side by side on
-the stack. Their work lies end to end; thread t of n takes the t-th n-th of it, which may be a part
-of one kernel or many small ones:
+arguments, how many, tasks, work }; tasks and work that depend on symbolic sizes are -1 - entry of
+the table. `@litz_run` puts the arguments of all launches side by side on the stack. Their work
+lies end to end; thread t of n takes the t-th n-th of it, which may be a part of one kernel or many
+small ones:
 
     launch 0 (work 100)      launch 1 (work 20)  launch 2 (80)
     |--------------------|----|-----------------|
@@ -25,20 +26,29 @@ declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.umax.i64(i64, i64)
 
 %litz.launch = type {{ ptr, ptr, i64, i64, i64 }}
-%litz.job = type {{ ptr, ptr, i64, i64 }}
+%litz.call = type {{ ptr, ptr, i64, i64 }}
+%litz.job = type {{ ptr, i64, i64 }}
+
+define internal i64 @litz_number(ptr %table, i64 %given) alwaysinline #0 {{
+  %known = icmp sge i64 %given, 0
+  %entry = xor i64 %given, -1
+  %row = select i1 %known, i64 0, i64 %entry
+  %at = getelementptr i64, ptr %table, i64 %row
+  %listed = load i64, ptr %at
+  %number = select i1 %known, i64 %given, i64 %listed
+  ret i64 %number
+}}
 
 define internal void @litz_share(ptr %job, i64 %low, i64 %high) #0 {{
 entry:
-  %launches = load ptr, ptr %job
-  %starts.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
-  %starts = load ptr, ptr %starts.at
-  %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
+  %calls = load ptr, ptr %job
+  %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
   %count = load i64, ptr %count.at
   br label %launch
 launch:
   %k = phi i64 [ 0, %entry ], [ %k.next, %done ]
   %first = phi i64 [ 0, %entry ], [ %after, %done ]
-  %work.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 4
+  %work.at = getelementptr %litz.call, ptr %calls, i64 %k, i32 3
   %work = load i64, ptr %work.at
   %after = add i64 %first, %work
   %from = call i64 @llvm.umax.i64(i64 %low, i64 %first)
@@ -46,7 +56,7 @@ launch:
   %any = icmp ult i64 %from, %to
   br i1 %any, label %part, label %done
 part:
-  %tasks.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 3
+  %tasks.at = getelementptr %litz.call, ptr %calls, i64 %k, i32 2
   %tasks = load i64, ptr %tasks.at
   %from.own = sub i64 %from, %first
   %to.own = sub i64 %to, %first
@@ -57,9 +67,9 @@ part:
   %some = icmp ult i64 %begin, %end
   br i1 %some, label %run, label %done
 run:
-  %fn.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 0
+  %fn.at = getelementptr %litz.call, ptr %calls, i64 %k, i32 0
   %fn = load ptr, ptr %fn.at
-  %args.at = getelementptr ptr, ptr %starts, i64 %k
+  %args.at = getelementptr %litz.call, ptr %calls, i64 %k, i32 1
   %args = load ptr, ptr %args.at
   call void %fn(ptr %args, i64 %begin, i64 %end)
   br label %done
@@ -72,7 +82,7 @@ out:
 }}
 
 define internal void @litz_worker(ptr %job) #0 {{
-  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 3
+  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
   %work = load i64, ptr %work.at
   %me32 = call i32 @omp_get_thread_num()
   %all32 = call i32 @omp_get_num_threads()
@@ -86,11 +96,11 @@ define internal void @litz_worker(ptr %job) #0 {{
   ret void
 }}
 
-define internal void @litz_run(ptr %table, ptr %launches, i64 %count, i64 %pointers, i64 %work,
+define internal void @litz_run(ptr %table, ptr %launches, i64 %count, i64 %pointers,
                                i32 %most) #0 {{
 entry:
   %args = alloca ptr, i64 %pointers
-  %starts = alloca ptr, i64 %count
+  %calls = alloca %litz.call, i64 %count
   %job = alloca %litz.job
   %flag = load ptr, ptr %table
   %arena.at = getelementptr ptr, ptr %table, i64 1
@@ -99,8 +109,24 @@ entry:
 launch:
   %k = phi i64 [ 0, %entry ], [ %k.next, %filled ]
   %free = phi ptr [ %args, %entry ], [ %free.next, %filled ]
-  %start = getelementptr ptr, ptr %starts, i64 %k
-  store ptr %free, ptr %start
+  %before = phi i64 [ 0, %entry ], [ %work, %filled ]
+  %call = getelementptr %litz.call, ptr %calls, i64 %k
+  %fn.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 0
+  %fn = load ptr, ptr %fn.at
+  store ptr %fn, ptr %call
+  %call.args = getelementptr %litz.call, ptr %call, i32 0, i32 1
+  store ptr %free, ptr %call.args
+  %tasks.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 3
+  %tasks.given = load i64, ptr %tasks.at
+  %tasks = call i64 @litz_number(ptr %table, i64 %tasks.given)
+  %call.tasks = getelementptr %litz.call, ptr %call, i32 0, i32 2
+  store i64 %tasks, ptr %call.tasks
+  %own.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 4
+  %own.given = load i64, ptr %own.at
+  %own = call i64 @litz_number(ptr %table, i64 %own.given)
+  %call.work = getelementptr %litz.call, ptr %call, i32 0, i32 3
+  store i64 %own, ptr %call.work
+  %work = add i64 %before, %own
   %places.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 1
   %places = load ptr, ptr %places.at
   %n.at = getelementptr %litz.launch, ptr %launches, i64 %k, i32 2
@@ -130,12 +156,10 @@ filled:
   %again = icmp ult i64 %k.next, %count
   br i1 %again, label %launch, label %ready
 ready:
-  store ptr %launches, ptr %job
-  %starts.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
-  store ptr %starts, ptr %starts.at
-  %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
+  store ptr %calls, ptr %job
+  %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
   store i64 %count, ptr %count.at
-  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 3
+  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
   store i64 %work, ptr %work.at
   %useful = udiv i64 %work, {UNIT}
   %little = icmp ule i64 %useful, 1

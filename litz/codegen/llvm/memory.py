@@ -1,6 +1,6 @@
-"""Memory: loads and stores, as scalars, as vectors side by side, or lane by lane.
+"""Memory: loads, as scalars, as vectors side by side, or lane by lane; stores are `stores`.
 
-In: a load or store with a flat index. Out: the instructions that fit how the index moves along the
+In: a load with a flat index. Out: the instructions that fit how the index moves along the
 lanes: not at all (one scalar), by one (one vector), otherwise (a gather or scatter). The last,
 partial vector of a loop and guarded loads are masked; a guarded scalar reads a zero of our own.
 """
@@ -11,31 +11,20 @@ from typing import TYPE_CHECKING
 
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.ops import stored_type
-from litz.ir.dtypes import BOOL, DType
+from litz.codegen.llvm.stores import Stores
 from litz.ir.expr import Expr
 from litz.ir.index import coefficient
 from litz.ir.program import Buffer
 
 if TYPE_CHECKING:
-    from litz.codegen.llvm.values import Values
-
-BOUNDS_ERROR = 4  # in the error flag: a kernel left a buffer, which is a bug of ours
+    pass
 
 # Bytes of the smallest element that processors gather.
 NARROWEST_GATHER = 4
 
 
-class Memory:
-    """The buffers of one kernel. `pointers` is where each lies; `local` holds scratch, with the
-    number of copies side by side: one a lane if lanes are rows."""
-
-    def __init__(self, values: Values) -> None:
-        self.v = values
-        self.pointers: dict[Buffer, Value] = {}
-        self.local: dict[Buffer, int] = {}
-        self.written: set[Buffer] = set()
-        self.safe: Value | None = None  # a zero that guarded scalars read instead
-        self.asserts = False  # whether every access is held against its buffer's bounds
+class Memory(Stores):
+    """Loads from the buffers of one kernel, and stores into them."""
 
     def load(self, node: Expr) -> Value:
         """Operands are emitted first, each in its own scope; then this node's is selected."""
@@ -107,39 +96,10 @@ class Memory:
         self.v.scopes.select(level)
         return guard if self.v.mask is None else self.v.b.bit_and(guard, self.v.mask)
 
-    def _inside(self, buffer: Buffer, place: Value, mask: Value | None, lanes: int = 1) -> Value:
-        """With `debug_index_asserts`: note an access outside the buffer, and access element zero.
-
-        `lanes` elements from `place` on are accessed, of those the ones that `mask` names.
-        """
-        if not self.asserts:
-            return place
-        b, places = self.v.b, place
-        if lanes > 1:
-            level = self.v.scopes.selected
-            spread = self.v.spread(place, level)
-            self.v.scopes.select(level)
-            places = b.add(spread, self.v.iota(1))
-        outside = b.compare("uge", places, buffer.shape[0].number)
-        if mask is not None:
-            outside = b.bit_and(outside, mask)
-        self.v.flag(outside, BOUNDS_ERROR)
-        bad = b.any_lane(outside) if place.type.lanes == 1 else outside
-        return b.select(bad, b.constant(0, place.type), place)
-
-    def _address(self, buffer: Buffer, place: Value) -> Value:
-        element = stored_type(buffer.dtype, 1)
-        pointer = self.pointers[buffer]
-        where = Type("ptr", place.type.lanes)
-        return self.v.b.emit(f"getelementptr inbounds {element}, {pointer}, {place}", where)
-
     def _loaded(self, node: Expr, address: Value, lanes: int) -> Value:
         kind = stored_type(node.dtype, lanes)
         text = f"load {kind}, {address}, align {node.dtype.bytes}"
         return self.from_memory(node.dtype, self.v.b.emit(text, kind))
-
-    def from_memory(self, dtype: DType, value: Value) -> Value:
-        return self.v.b.compare("ne", value, 0) if dtype is BOOL else value
 
     def _scalar_load(self, node: Expr, place: Value, guard: Value | None) -> Value:
         """A guarded scalar reads a zero of our own where it must not read the buffer."""
@@ -163,6 +123,21 @@ class Memory:
         address = self._address(node.buffer, self._inside(node.buffer, place, None))
         return self.v.b.emit(f"load {kind}, {address}, align {node.dtype.bytes}", kind)
 
+    def row(
+        self, node: Expr, place: Value, length: int, guard: Value | None, zeros: Value
+    ) -> Value:
+        """The address of `length` elements from a place on, or of zeros where the guard is false;
+        zeros must be as many."""
+        self._inside(node.buffer, self.v.b.add(place, length - 1), guard)
+        address = self._address(node.buffer, self._inside(node.buffer, place, guard))
+        return address if guard is None else self.v.b.select(guard, address, zeros)
+
+    def in_row(self, node: Expr, row: Value, place: Value) -> Value:
+        """An element of a row that `row` found."""
+        kind = stored_type(node.dtype, 1)
+        address = self.v.b.emit(f"getelementptr inbounds {kind}, {row}, {place}", Type("ptr", 1))
+        return self._loaded(node, address, 1)
+
     def neighbours(self, node: Expr, place: Value, mask: Value | None) -> Value:
         """As many elements from a place on as there are lanes, as they lie in memory."""
         place = self._inside(node.buffer, place, mask, self.v.lanes)
@@ -177,7 +152,9 @@ class Memory:
         address = self._address(node.buffer, self._inside(node.buffer, places, mask))
         return self._gathered(node, address, mask)
 
-    def put(self, buffer: Buffer, place: Value, step: int, value: Value, count: int) -> None:
+    def put(
+        self, buffer: Buffer, place: Value, step: int, value: Value, count: int | Value
+    ) -> None:
         """Write the first `count` lanes from a place on, `step` elements apart."""
         lanes = self.v.lanes
         self.v.set_vector(None, None, None if count == lanes else count)
@@ -224,71 +201,3 @@ class Memory:
         lanes = self.v.spread(self.safe, 0)
         self.v.scopes.select(here)
         return lanes
-
-    def _masked_call(self, symbol: str, result: Type, *args: Value) -> Value:
-        """The alignment must be an immediate: its operand is declared so."""
-        types = ", ".join(
-            f"{a.type} immarg" if a.type.element == "i32" and a.type.lanes == 1 else str(a.type)
-            for a in args
-        )
-        self.v.b.declares.add(f"declare {result} @{symbol}({types})")
-        text = f"call {result} @{symbol}({', '.join(map(str, args))})"
-        if result.element == "void":
-            self.v.b.lines.append(f"  {text}")
-            return args[0]
-        return self.v.b.emit(text, result)
-
-    def store(self, buffer: Buffer, index: Expr, value: Value, dtype: DType) -> None:
-        """Write a value here: one element, a vector side by side, or lane by lane."""
-        copies = self.local.get(buffer, 1)
-        if copies > 1:
-            place = self._inside(buffer, self.v.value(index), None)
-            address = self._address(buffer, self.v.b.mul(place, copies))
-            self._write(address, self._to_memory(dtype, self.v.spread(value)))
-            return
-        if not self.v.varies(index):
-            place = self._inside(buffer, self.v.value(index), None)
-            self._write(self._address(buffer, place), self._to_memory(dtype, value))
-            return
-        stored = self._to_memory(dtype, self.v.spread(value))
-        found = coefficient(index, self.v.vector) if self.v.vector is not None else None
-        if found is not None and found[0].is_const and found[0].attr == 1:
-            assert self.v.base is not None
-            place = self.v.b.add(self.v.value(found[1]), self.v.base)
-            place = self._inside(buffer, place, self.v.mask, self.v.lanes)
-            self._masked_write("store", self._address(buffer, place), stored, dtype)
-            return
-        places = self._inside(buffer, self.v.lanewise(index), self.v.mask)
-        self._masked_write("scatter", self._address(buffer, places), stored, dtype)
-
-    def _first_lane(self, value: Value) -> Value:
-        if value.type.lanes == 1:
-            return value
-        return self.v.b.emit(f"extractelement {value}, i64 0", Type(value.type.element, 1))
-
-    def _to_memory(self, dtype: DType, value: Value) -> Value:
-        return self.v.b.convert("zext", value, "i8") if dtype is BOOL else value
-
-    def _write(self, address: Value, value: Value) -> None:
-        self.v.b.lines.append(f"  store {value}, {address}, align {self._bytes(value)}")
-
-    def _bytes(self, value: Value) -> int:
-        return max(value.type.bits // 8, 1)
-
-    def _masked_write(self, kind: str, address: Value, value: Value, dtype: DType) -> None:
-        if kind == "store" and self.v.mask is None:
-            self._write(address, value)
-            return
-        if self.v.lanes == 1:
-            self._write(address, value)
-            return
-        if self.v.tail == 1:
-            # One lane is a scalar. LLVM 22 must not find that out by itself: it joins a masked
-            # store of one known lane with the truncation before it and writes the wide element.
-            self._write(self._first_lane(address), self._first_lane(value))
-            return
-        pointers = "p0" if kind == "store" else f"v{self.v.lanes}p0"
-        symbol = f"llvm.masked.{kind}.{value.type.mangled}.{pointers}"
-        align = Value(str(self._bytes(value)), Type("i32", 1))
-        mask = self.v.mask or self.v.b.constant(1, Type("i1", self.v.lanes))
-        self._masked_call(symbol, Type("void", 1), value, address, align, mask)

@@ -10,9 +10,16 @@ from litz.codegen.llvm import math
 from litz.codegen.llvm.attention import AttentionEmitter
 from litz.codegen.llvm.attention_row import RowEmitter
 from litz.codegen.llvm.columns import ColumnEmitter
-from litz.codegen.llvm.driver import driver_text, preparation, segments, table_layout
+from litz.codegen.llvm.driver import (
+    computed_numbers,
+    driver_text,
+    preparation,
+    segments,
+    table_layout,
+)
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
+from litz.codegen.llvm.window import WindowEmitter
 from litz.ir.program import Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
@@ -42,13 +49,14 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         f'"prefer-vector-width"="{bits}" }}'
     )
     attributes += '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # rolled loops
-    layout = table_layout(plan)
+    computed = computed_numbers(kernels)
+    layout = table_layout(plan, computed)
     driver = driver_text(plan, kernels, names, layout, target.threads)
     # The driver declares what its runtime part uses; nothing may be declared twice.
     outside = sorted(d for d in declares | needed if d not in driver)
     text = "\n".join([*outside, library, *texts, driver, attributes, ""])
     runs, first = tuple(segments(plan)), preparation(plan)
-    return Source(text, tuple(names), tuple(functions.values()), runs, layout, first)
+    return Source(text, tuple(names), tuple(functions.values()), runs, layout, first, computed)
 
 
 def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
@@ -57,6 +65,8 @@ def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
         return ProductEmitter
     if scheduled.choice.attention is not None:
         return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
+    if scheduled.choice.sliding is not None:
+        return WindowEmitter
     return ColumnEmitter if scheduled.choice.rows else KernelEmitter
 
 

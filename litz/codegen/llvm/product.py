@@ -15,20 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.dots import Dot, dot_for
-from litz.codegen.llvm.emit import POINTER, KernelEmitter
+from litz.codegen.llvm.emit import KernelEmitter
+from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
 from litz.ir.expr import Expr, axis, integer, substitute
-from litz.ir.index import simplify, simplify_indices
+from litz.ir.index import coefficient, simplify, simplify_indices
 from litz.ir.product import Blocks, Product, in_blocks, kernel_product
 from litz.ir.scheduled import ScheduledKernel
 
 # Steps after which sums go to the tile: a long sum loses no more to rounding than a few short ones.
 STEPS = 256
+# Rows of the blocks that end a product of unknown rows, beside whole ones: each is a function more
+# to compile, and a block between two of them computes a row for nothing.
+FEWER_ROWS = (1, 2, 4)
 
 
 class _Block(KernelEmitter):
@@ -53,12 +58,16 @@ class _Sums(_Block):
     """The function that sums a block of some rows into the tile. It stands alone so that whatever
     the rest of the kernel keeps in registers, here they hold sums."""
 
-    def __init__(self, scheduled: ScheduledKernel, name: str, rows: int) -> None:
+    def __init__(
+        self, scheduled: ScheduledKernel, name: str, rows: int, surely: int | None = None
+    ) -> None:
         super().__init__(scheduled, name)
+        self.surely = rows if surely is None else surely  # rows that are always there
         self.tile = Value("%tile", POINTER)
+        self.pointers: dict[Expr, tuple[Value, int]] = {}  # of rows in this tap, and their step
         self.blocks: Blocks = in_blocks(self.product, self.by.width, self.by.group)
         # Whether sums reach the tile but once, which then need not be there before.
-        self.once = self.by.depth <= STEPS and not self.by.depth % self.by.group
+        self.once = self.by.depth * self.by.taps <= STEPS and not self.by.depth % self.by.group
         self.once = self.once and (self.dot is None or not self.dot.offsets)
         self.sums = [
             [stack_slot(self.values, self.vector, "sum") for _ in range(self.vectors)]
@@ -71,18 +80,12 @@ class _Sums(_Block):
         self._bind(self.blocks.batch, Value("%batch", I64))
         self._bind(self.blocks.panel, Value("%panel", I64))
         lefts = [self._left(r) for r in range(len(self.sums))]
-        far = STEPS // by.group if self.dot is None else STEPS
         if not self.once:
             self._begin()
-        block = self.scopes.open_loop(self._number(0), self._number(by.steps), far, rolled=True)
-        self._clear()
-        end = b.intrinsic("smin", b.add(block, far), by.steps)
-        # Several steps written out would be mixed, and the sums spilled.
-        step = self.scopes.open_loop(block, end, 1, rolled=True)
-        self._step(step, lefts)
-        self.scopes.close()
-        self._add_to_tile()
-        self.scopes.close()
+        if self.product.taps:
+            self._taps(lefts)
+        else:
+            self._steps(lefts)
         if by.depth % by.group:
             self._clear()
             with self._apart():
@@ -93,6 +96,57 @@ class _Sums(_Block):
         taken = "ptr %args, i64 %batch, i64 %row, i64 %panel, ptr %start, ptr noalias %tile"
         return f"define internal void @{self.name}({taken}) noinline #0 {{\n{body}\n}}\n"
 
+    def _steps(self, lefts: list[Expr]) -> None:
+        """The whole steps of the sum, put aside from time to time."""
+        by, b = self.by, self.b
+        far = STEPS // by.group if self.dot is None else STEPS
+        block = self.scopes.open_loop(self._number(0), self._number(by.steps), far, rolled=True)
+        self._clear()
+        end = b.intrinsic("smin", b.add(block, far), by.steps)
+        # Several steps written out would be mixed, and the sums spilled.
+        step = self.scopes.open_loop(block, end, 1, rolled=True)
+        self._step(step, lefts)
+        self.scopes.close()
+        self._add_to_tile()
+        self.scopes.close()
+
+    def _taps(self, lefts: list[Expr]) -> None:
+        """A sum for each tap; those of short ones are put aside together."""
+        by, b = self.by, self.b
+        if by.depth > STEPS:
+            tap = self.scopes.open_loop(self._number(0), self._number(by.taps), 1, rolled=True)
+            self._bind(self.blocks.tap, tap)
+            self._point(lefts)
+            self._steps(lefts)
+            self.scopes.close()
+            return
+        far = max(STEPS // by.depth, 1)
+        first = self.scopes.open_loop(self._number(0), self._number(by.taps), far, rolled=True)
+        self._clear()
+        last = b.intrinsic("smin", b.add(first, far), by.taps)
+        tap = self.scopes.open_loop(first, last, 1, rolled=True)
+        self._bind(self.blocks.tap, tap)
+        self._point(lefts)
+        step = self.scopes.open_loop(self._number(0), self._number(by.steps), 1, rolled=True)
+        self._step(step, lefts)
+        self.scopes.close()
+        self.scopes.close()
+        self._add_to_tile()
+        self.scopes.close()
+
+    def _point(self, lefts: list[Expr]) -> None:
+        """Where each row begins in this tap: outside, it is a row of zeros."""
+        self.pointers = {}
+        for left in lefts:
+            found = coefficient(left.index[0], self.blocks.step)
+            assert found is not None and found[0].is_const, left
+            place = self.values.value(found[1])
+            guard = None if left.guard is None else self.values.value(left.guard)
+            self.scopes.select(self.scopes.depth)
+            length = (self.by.depth - 1) * found[0].number + 1
+            row = self.values.memory.row(left, place, length, guard, Value("%start", POINTER))
+            self.pointers[left] = row, found[0].number
+
     def _bind(self, variable: Expr, value: Value) -> None:
         self.values.axis_level[variable] = self.scopes.depth
         self.scopes.bind(self.scopes.depth, variable, value)
@@ -101,7 +155,11 @@ class _Sums(_Block):
         """The left operand in row r: what depends on the row alone is computed once."""
         row = axis(f"m{r}", self.by.rows)
         first = Value("%row", I64)
-        self._bind(row, self.b.add(first, r) if r else first)
+        here = self.b.add(first, r) if r else first
+        if r >= self.surely:  # a row that may not be there reads the last one again
+            last = self.b.sub(self._size(self.by.rows), 1)
+            here = self.b.intrinsic("smin", here, last)
+        self._bind(row, here)
         return simplify_indices(substitute(self.blocks.left, {self.blocks.row: row}))
 
     def _places(self) -> Iterator[tuple[int, Value, Value]]:
@@ -139,7 +197,7 @@ class _Sums(_Block):
     def _step(self, step: Value, lefts: list[Expr], part: int | None = None) -> None:
         """One step of the sum. The last step of groups may have but a part of one."""
         self._bind(self.blocks.step, step)
-        if self.dot is not None:
+        if self.dot is not None or self.product.taps:
             self._update(lefts, self.blocks.right, part)
             return
         for number in range(self.by.group):
@@ -181,6 +239,10 @@ class _Sums(_Block):
         """The left operand at this step, in every lane."""
         if self.dot is not None:
             return self.dot.spread(self.values, self.blocks, left, part)
+        if self.product.taps:
+            row, apart = self.pointers[left]
+            place = self.b.mul(self.values.value(self.blocks.step), apart)
+            return self.values.spread(self.values.memory.in_row(left, row, place))
         return self.values.spread(self.values.value(left))
 
     @contextmanager
@@ -227,13 +289,23 @@ class ProductEmitter(_Block):
         wide = self.choice.lanes * self.vectors
         size = Type(self.vector.element, wide * self.by.block)
         self.tile = stack_slot(self.values, size, "tile")
-        self.start = stack_slot(self.values, Type(self.vector.element, wide), "start")
-        # The last block may have fewer rows.
-        self.counts = sorted({self.by.block, self.by.rows % self.by.block} - {0})
+        # What sums start from, or the zeros that lie outside of an image.
+        self.zeros = self._reach() if self.product.taps else 0
+        room = max(wide, -(-self.zeros // wide) * wide)
+        self.start = stack_slot(self.values, Type(self.vector.element, room), "start")
+        # The last block may have fewer rows; how many, perhaps only a call knows.
+        rows, block = self.by.rows, self.by.block
+        if rows.is_const:
+            self.counts = sorted({block, rows.number % block} - {0})
+        else:
+            self.counts = sorted({block, *(n for n in FEWER_ROWS if n < block)})
 
     def emit(self) -> str:
         """The functions that sum, then the kernel."""
-        parts = [_Sums(self.scheduled, self._function(rows), rows) for rows in self.counts]
+        parts = [
+            _Sums(self.scheduled, self._function(rows), rows, fewer + 1)
+            for fewer, rows in self._ranges()
+        ]
         if self.dot is not None and self.dot.offsets:
             parts.append(_Offsets(self.scheduled, f"{self.name}.offsets"))
         texts = [part.emit() for part in parts]
@@ -241,29 +313,52 @@ class ProductEmitter(_Block):
         self.b.functions |= {f for part in parts for f in part.b.functions}
         return "".join([*texts, super().emit()])
 
+    def _reach(self) -> int:
+        """From the first to the last number of a row of a tap."""
+        found = coefficient(self.product.left.index[0], self.product.depth)
+        assert found is not None and found[0].is_const, self.product.left
+        return (self.by.depth - 1) * found[0].number + 1
+
+    def _arguments(self) -> None:
+        super()._arguments()
+        if self.zeros:
+            place = self.scopes.open_loop(
+                self._number(0), self._number(-(-self.zeros // self.choice.lanes)), 1
+            )
+            at = self.b.emit(f"getelementptr {self.vector}, {self.start}, {place}", POINTER)
+            self.b.lines.append(f"  store {self.vector} zeroinitializer, {at}")
+            self.scopes.close()
+
     def _function(self, rows: int) -> str:
         return f"{self.name}.sums{rows}"
 
     def _task(self, task: Value) -> None:
         """A panel for a chunk of rows; panels pass by fastest."""
         b, by = self.b, self.by
-        panel = self._digit(task, by.panels)
+        panel = self._digit(task, integer(by.panels))
         around = b.emit(f"udiv {task}, {by.panels}", I64)
         chunk = self._digit(around, by.chunks)
-        batch = b.emit(f"udiv {around}, {by.chunks}", I64)
+        batch = b.emit(f"udiv {around}, {self._size(by.chunks).text}", I64)
         self._bind_axes(self.product.batch, batch)
-        start = b.mul(chunk, by.chunk)
-        stop = b.intrinsic("smin", b.add(start, by.chunk), by.rows)
+        start = b.mul(chunk, self._size(by.chunk))
+        stop = b.intrinsic("smin", b.add(start, self._size(by.chunk)), self._size(by.rows))
         if self.dot is not None and self.dot.offsets:
             self._call(f"{self.name}.offsets", batch, start, panel, self.start)
         row = self.scopes.open_loop(start, stop, by.block)
         count = b.intrinsic("smin", b.sub(stop, row), by.block)
-        for rows in self.counts:
-            self.scopes.open_if(b.compare("eq", count, rows))
+        for fewer, rows in self._ranges():
+            some = b.sub(count, fewer + 1)  # one of the counts that this function is for
+            self.scopes.open_if(b.compare("ult", some, rows - fewer))
             self._call(self._function(rows), batch, row, panel, self.tile)
             self.scopes.close()
         self._finish(row, count, b.mul(panel, by.width))
         self.scopes.close()
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        """For each function, the most rows that are left to smaller ones, and its own."""
+        if self.by.rows.is_const:
+            return [(rows - 1, rows) for rows in self.counts]
+        return list(pairwise([0, *self.counts]))
 
     def _call(self, name: str, batch: Value, row: Value, panel: Value, tile: Value) -> None:
         given = f"ptr %args, {batch}, {row}, {panel}, {self.start}, {tile}"
@@ -313,7 +408,8 @@ class ProductEmitter(_Block):
         level = self.scopes.depth
         for k, a in enumerate(reversed(axes)):
             last = k == len(axes) - 1
-            digit = number if last else self._digit(number, a.extent.number)
-            number = number if last else self.b.emit(f"udiv {number}, {a.extent.number}", I64)
+            digit = number if last else self._digit(number, a.extent)
+            by = self._size(a.extent).text
+            number = number if last else self.b.emit(f"udiv {number}, {by}", I64)
             self.values.axis_level[a] = level
             self.scopes.bind(level, a, digit)

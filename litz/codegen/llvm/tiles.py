@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.ops import stored_type
-from litz.codegen.llvm.values import Values
+from litz.codegen.llvm.values import Tail, Values
 from litz.ir.expr import Expr
-from litz.ir.index import coefficient
+from litz.ir.index import ONE, ZERO, coefficient
 from litz.ir.program import Buffer
+from litz.ir.sizes import is_polynomial
 
 
 class Tile:
@@ -28,21 +29,27 @@ class Tile:
         assert by_lane is not None
         by_step = coefficient(by_lane[1], across)
         assert by_step is not None
-        self.stride, self.rest = by_lane[0].number, by_step[1]
+        self.stride, self.rest = by_lane[0], by_step[1]
         self.kind = stored_type(node.dtype, self.lanes)
         name = values.b.fresh("tile")
         self.memory = Value(f"%{name}", Type("ptr", 1))
         size = f"[{self.lanes} x {self.kind}], align 64"
         values.scopes.stack[0].lines.insert(1, f"  {self.memory.text} = alloca {size}")
 
-    def fill(self, base: Value, tail: int | None, first: Value, inside: Value | None) -> None:
+    def fill(self, base: Value, tail: Tail, first: Value, inside: Value | None) -> None:
         """Read the rows of a group of lanes from step `first` on. `inside` says which steps are
         left in the last block; lanes behind the last one read its row again."""
-        rest = self.v.value(self.rest)
+        rest, stride = self.v.value(self.rest), self.v.value(self.stride)
         self.v.scopes.select(self.v.scopes.depth)
-        origin = self.v.b.add(self.v.b.add(rest, first), self.v.b.mul(base, self.stride))
-        last = (tail or self.lanes) - 1
-        rows = [self._row(origin, min(lane, last), inside) for lane in range(self.lanes)]
+        b = self.v.b
+        origin = b.add(b.add(rest, first), b.mul(base, stride))
+        if isinstance(tail, Value):
+            last = b.sub(tail, 1)
+            lanes = [b.intrinsic("smin", last, lane) for lane in range(self.lanes)]
+        else:
+            known = (tail or self.lanes) - 1
+            lanes = [b.constant(min(k, known), base.type) for k in range(self.lanes)]
+        rows = [self._row(b.add(origin, b.mul(lane, stride)), inside) for lane in lanes]
         for step, vector in enumerate(transposed(self.v.b, rows)):
             place = self._at(self.v.b.constant(step, Type("i64", 1)))
             self.v.b.lines.append(f"  store {vector}, {place}, align {self._bytes}")
@@ -61,8 +68,7 @@ class Tile:
             f"getelementptr inbounds {self.kind}, {self.memory}, {number}", Type("ptr", 1)
         )
 
-    def _row(self, origin: Value, lane: int, inside: Value | None) -> Value:
-        place = self.v.b.add(origin, lane * self.stride) if lane else origin
+    def _row(self, place: Value, inside: Value | None) -> Value:
         return self.v.memory.neighbours(self.node, place, inside)
 
 
@@ -99,10 +105,10 @@ def crosses(node: Expr, vector: Expr, across: Expr, written: set[Buffer]) -> boo
     if node.guard is not None or node.buffer in written:
         return False
     by_lane = coefficient(node.index[0], vector)
-    if by_lane is None or not by_lane[0].is_const or by_lane[0].number in (0, 1):
+    if by_lane is None or not is_polynomial(by_lane[0]) or by_lane[0] in (ZERO, ONE):
         return False
     by_step = coefficient(by_lane[1], across)
-    if by_step is None or not by_step[0].is_const or by_step[0].number != 1:
+    if by_step is None or by_step[0] is not ONE:
         return False
     # Another load inside the index may change from step to step.
     return vector not in by_step[1].axes and across not in by_step[1].axes

@@ -15,8 +15,8 @@ from litz.codegen.llvm.memory import Memory
 from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert
 from litz.codegen.llvm.scope import Scopes
 from litz.ir.dtypes import I64, DType
-from litz.ir.expr import Expr
-from litz.ir.index import bounds, is_nonnegative, to_poly
+from litz.ir.expr import Expr, apply
+from litz.ir.index import ONE, bounds, is_nonnegative, to_poly
 
 INDEX = Type("i64", 1)
 BIT = Type("i1", 1)
@@ -24,15 +24,20 @@ BIT = Type("i1", 1)
 INDEX_ERROR, DIVISION_ERROR = 1, 2
 
 
+# How many lanes are inside the loop in its last, partial vector: known, or known to a call alone;
+# None if the vector is whole.
+Tail = int | Value | None
+
+
 class Values:
-    """Emits expressions. `vector` is the axis in lanes, `base` its first lane's value; `tail` is
-    how many lanes are inside the loop in its last, partial vector, and `mask` says which."""
+    """Emits expressions. `vector` is the axis in lanes, `base` its first lane's value; `mask` says
+    which lanes are inside the loop in its last, partial vector."""
 
     def __init__(self, builder: Builder, scopes: Scopes, lanes: int) -> None:
         self.b, self.scopes, self.lanes = builder, scopes, lanes
         self.vector: Expr | None = None
         self.base: Value | None = None
-        self.tail: int | None = None
+        self.tail: Tail = None
         self.mask: Value | None = None
         self.axis_level: dict[Expr, int] = {}
         self.row_level = 0
@@ -43,9 +48,11 @@ class Values:
 
     # -- what is known of a node -------------------------------------------------------------
 
-    def set_vector(self, variable: Expr | None, base: Value | None, tail: int | None) -> None:
+    def set_vector(self, variable: Expr | None, base: Value | None, tail: Tail) -> None:
         self.vector, self.base, self.tail, self.mask = variable, base, tail, None
-        if tail is not None:
+        if isinstance(tail, Value):
+            self.mask = self.b.compare("slt", self.iota(1), self.spread(tail))
+        elif tail is not None:
             bits = ", ".join(f"i1 {int(k < tail)}" for k in range(self.lanes))
             self.mask = Value(f"<{bits}>", Type("i1", self.lanes))
         self._facts.clear()
@@ -122,7 +129,7 @@ class Values:
     def _operands(self, node: Expr) -> tuple[Expr, ...]:
         if node.op == "load":
             return () if node.guard is None else (node.guard,)
-        if node.op in ("axis", "reduce"):
+        if node.op in ("axis", "reduce", "size"):
             return ()
         return node.args[:1] if node.op == "scan" else node.args
 
@@ -237,14 +244,14 @@ class Values:
     def _divide(self, node: Expr, args: list[Value]) -> Value:
         value, divisor = node.args
         x, y = args
-        positive = divisor.op == "size" or (divisor.is_const and divisor.attr > 0)
+        positive = is_nonnegative(to_poly(apply("sub", divisor, ONE)))
         if positive and node.dtype is I64 and node.op != "truncdiv":
             span = bounds(to_poly(value))
             if span is not None and is_nonnegative(span[0]):
                 return self.b.emit(
                     f"{'udiv' if node.op == 'floordiv' else 'urem'} {x}, {y.text}", x.type
                 )
-        if not (divisor.is_const and divisor.attr != 0):
+        if not (divisor.is_const and divisor.attr != 0) and not positive:
             zero = self.b.compare("eq", y, 0)
             self.flag(zero, DIVISION_ERROR)
             y = self.b.select(zero, self.b.constant(1, y.type), y)

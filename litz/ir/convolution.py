@@ -1,0 +1,96 @@
+"""Convolutions: their geometry, and who computes which.
+
+In: sizes and strides of an `aten.convolution`. Out: `Convolution`, and `why_not_ours`, the reason
+why one stays with oneDNN, or nothing. Example: 3 x 3 over 64 channels is a product of as many rows
+as there are places and 9 x 64 steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Sizes in the order of the dimensions; `channels` are all that come in, `results` all that go
+    out."""
+
+    images: int
+    channels: int
+    results: int
+    groups: int
+    extents: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    outputs: tuple[int, ...]
+
+    @property
+    def taps(self) -> int:
+        """Places of a window."""
+        return math.prod(self.kernel)
+
+    @property
+    def places(self) -> int:
+        """Windows in all images."""
+        return self.images * math.prod(self.outputs)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is convolved by itself."""
+        alone = self.groups == self.channels == self.results > 1
+        return alone and not self.transposed
+
+    @property
+    def is_dense(self) -> bool:
+        return self.groups == 1 and not self.transposed
+
+
+def convolution_of(
+    image: Sequence[int], weight: Sequence[int], result: Sequence[int], *where: Any
+) -> Convolution:
+    """The geometry of `aten.convolution(image, weight, bias, *where)`, from sizes."""
+    stride, padding, dilation, transposed, _, groups = where
+    rank = len(image) - 2
+
+    def listed(sizes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sizes) * (rank if len(sizes) == 1 else 1)
+
+    return Convolution(
+        *(image[0], image[1], result[1], groups),
+        extents=tuple(image[2:]), kernel=tuple(weight[2:]), stride=listed(stride),
+        padding=listed(padding), dilation=listed(dilation), transposed=bool(transposed),
+        outputs=tuple(result[2:]),
+    )  # fmt: skip
+
+
+# Channels that make the steps of a product long enough to outweigh what a block costs.
+FEWEST_STEPS = 24
+
+
+def why_not_ours(conv: Convolution, lanes: int, single_places: bool) -> str:
+    """Why the library computes it; nothing if Litz does, on a target of so many float lanes, of
+    which there are none if products are not ours. `single_places` is `conv_1x1_as_mm`."""
+    if lanes < 2:
+        return "convolutions are the library's on this target"
+    if conv.is_depthwise:
+        slides = conv.kernel[-1] > 1 and conv.outputs[-1] > 1
+        return "" if slides and conv.channels >= lanes else "too few channels or windows to share"
+    if not conv.is_dense:
+        return "channels in groups, or transposed"
+    if conv.channels < FEWEST_STEPS or conv.results < lanes:
+        return "a product of too few channels"
+    if conv.taps > 1:
+        return "its windows over many channels are 2 to 8 % faster" if has_onednn() else ""
+    return "" if single_places else "a product, but for conv_1x1_as_mm"
+
+
+def has_onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())

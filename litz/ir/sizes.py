@@ -1,0 +1,130 @@
+"""What stages ask of sizes that may be symbolic: exact quotients, counts, multiples, least values.
+
+In: sizes, as `Expr`. Out: sizes, or answers that hold for every value of the symbols. Nothing here
+looks at a hint. Example: `quotient(s0 * 768, 64)` is `s0 * 12`, `quotient(s0, 64)` is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from math import gcd
+
+from litz.ir.expr import Expr, apply, integer, size
+from litz.ir.index import (
+    ONE,
+    ZERO,
+    Poly,
+    floordiv,
+    from_poly,
+    is_nonnegative,
+    product,
+    simplify,
+    split_evenly,
+    to_poly,
+)
+from litz.ir.program import Buffer
+
+
+def count_of(axes: Iterable[Expr]) -> Expr:
+    """The points of axes, exactly."""
+    return product(a.extent for a in axes)
+
+
+def quotient(whole: Expr, part: Expr) -> Expr | None:
+    """whole / part, if that leaves nothing for any value of the symbols."""
+    if part is ZERO:
+        return None
+    found, rest = split_evenly(to_poly(whole), to_poly(part))
+    return None if rest else from_poly(found)
+
+
+def is_multiple(whole: Expr, number: int) -> bool:
+    """Whether a size is always a multiple of a number."""
+    return all(c % number == 0 for c in to_poly(whole).values())
+
+
+def rounded_up(whole: Expr, part: Expr | int) -> Expr:
+    """The least number of parts that cover a size."""
+    by = integer(part) if isinstance(part, int) else part
+    if whole.is_const and by.is_const:
+        return integer(-(-whole.number // by.number))
+    exact = quotient(whole, by)
+    if exact is not None:
+        return exact
+    return floordiv(simplify(apply("sub", apply("add", whole, by), integer(1))), by)
+
+
+def at_least(value: Expr, least: Expr) -> bool:
+    """Whether value >= least wherever the sizes may lie; what is not known counts as no."""
+    poly = to_poly(apply("sub", value, least))
+    return is_nonnegative(poly)
+
+
+def is_polynomial(value: Expr) -> bool:
+    """Whether a value is a sum of products of sizes."""
+    return all(atom.op == "size" for monomial in to_poly(value) for atom in monomial)
+
+
+def named(value: Expr, low: int = 0, high: int | None = None) -> Expr:
+    """The value itself if it is a polynomial in sizes; else a size that is made of it."""
+    if is_polynomial(value):
+        return value
+    digest = hashlib.sha256(str(value).encode()).hexdigest()[:8]
+    return size(f"z{digest}", low, high, value.hint, value)
+
+
+def is_known(*sizes: Expr) -> bool:
+    """Whether all are numbers."""
+    return all(n.is_const for n in sizes)
+
+
+def difference(one: Expr, other: Expr) -> Expr:
+    """one - other."""
+    return simplify(apply("sub", one, other))
+
+
+def total(sizes: Iterable[Expr]) -> Expr:
+    """The sum of sizes."""
+    found: Expr = ZERO
+    for n in sizes:
+        found = simplify(apply("add", found, n))
+    return found
+
+
+def symbols(*roots: Expr) -> Iterator[Expr]:
+    """The sizes that expressions hold, once each; not what those are made of."""
+    seen: set[Expr] = set()
+    stack = list(reversed(roots))
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "size":
+            yield node
+        else:
+            stack.extend(reversed(node.args))
+
+
+def renamed(symbol: Expr, name: str) -> Expr:
+    """A size of the same range under another name, made of nothing."""
+    _, low, high, hint = symbol.attr
+    return size(name, low, high, hint)
+
+
+def content(poly: Poly) -> tuple[int, Expr]:
+    """number and size with poly = number * size, the number as large as it can be."""
+    number = gcd(*poly.values()) if poly else 0
+    if not number:
+        return 0, integer(1)
+    return number, from_poly({m: c // number for m, c in poly.items()})
+
+
+def span(buffer: Buffer) -> Expr:
+    """Elements from the first to the last of a buffer."""
+    if any(n is ZERO for n in buffer.shape):
+        return ZERO
+    steps = zip(buffer.shape, buffer.strides, strict=True)
+    reach = (apply("mul", difference(n, ONE), step) for n, step in steps)
+    return total((ONE, *reach))

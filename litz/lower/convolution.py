@@ -1,0 +1,123 @@
+"""Convolutions of ours: products whose left operand is read through windows, and sums by channel.
+
+In: an image, a weight that is a parameter, and the geometry. Out: a reduction over the taps of a
+window and its channels, channels last; what follows fuses behind it as behind any product. Where
+oneDNN is faster (`litz/ir/convolution.py` says why) the op stays with it. Example, 3 x 3:
+
+    t[n, y, x, j] = sum over (r0, r1, c) of a[n, y + r0 - 1, x + r1 - 1, c] * w[r0, r1, c, j]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from litz.ir.convolution import Convolution, convolution_of, why_not_ours
+from litz.ir.dtypes import F32
+from litz.ir.expr import Expr, apply, axis, integer, load, reduce, substitute
+from litz.ir.index import ZERO, coefficient, flat_index, ravel, simplify, unravel
+from litz.ir.program import Buffer
+from litz.ir.sizes import is_known
+from litz.lower.panels import in_panels, packed_panels
+from litz.lower.pool import Strided, Window
+from litz.lower.registry import NotGenerated, rule
+from litz.lower.values import Lowering, View, positions
+
+
+@rule("convolution")
+def _convolution(
+    low: Lowering, like: torch.Tensor, x: View, weight: View, bias: View | None, *where: Any
+) -> View:
+    if not is_known(*x.shape, *weight.shape):
+        low.decide("refused", low.origin.node, "the library convolves: an image of unknown size")
+        raise NotGenerated("an image of unknown size")
+    sizes = ([n.number for n in v.shape] for v in (x, weight))
+    conv = convolution_of(*sizes, list(like.shape), *where)
+    why_not = why_not_ours(conv, low.target.product_lanes, low.config.conv_1x1_as_mm)
+    if x.dtype is not F32 or weight.dtype is not F32:
+        why_not = "a convolution of this type"
+    elif not (_is_laid(like) or (low.config.cpp.weight_prepack and low.is_static(weight.buffer))):
+        why_not = "a weight that would have to be packed at each call"
+    if why_not:
+        low.decide("refused", low.origin.node, f"the library convolves: {why_not}")
+        raise NotGenerated(why_not)
+    shape = (x.shape[0], *map(integer, conv.outputs), integer(conv.results))
+    sums = low.row_buffer(shape, F32)
+    (_by_channel if conv.is_depthwise else _by_product)(low, sums, x, weight, conv)
+
+    def value(place: tuple[Expr, ...]) -> Expr:
+        found = load(sums, (place[0], *place[2:], place[1]))
+        return found if bias is None else apply("add", found, bias.at((place[1],)))
+
+    return low.pointwise(like, value)
+
+
+def _is_laid(like: torch.Tensor) -> bool:
+    """Whether a volume was laid channels last for us (`litz/passes/channels_last.py`)."""
+    return like.dim() == 5 and not like.is_contiguous()
+
+
+def _windows(conv: Convolution) -> Window:
+    sides = (conv.extents, conv.kernel, conv.stride, conv.padding, conv.dilation)
+    return Window([Strided(*side) for side in zip(*sides, strict=True)])
+
+
+def _by_product(low: Lowering, sums: Buffer, x: View, weight: View, conv: Convolution) -> None:
+    """Rows are windows, columns the results, and the sum runs over taps and channels."""
+    window, channel = _windows(conv), axis(f"r{len(conv.kernel)}", conv.channels)
+    *row, column = positions(sums.shape)
+    (image, *place), inside = window.at(tuple(row))
+    left = _last(low, x).at((image, channel, *place), inside)
+    step = ravel((*window.bound, channel), (*map(integer, conv.kernel), channel.extent))
+    width = low.target.panel_columns(F32.bytes, conv.results)
+    packed = low.whole(packed_panels(low, _as_matrix(weight, conv), width, 1))
+    right = packed.at(in_panels((step, column), width, 1))
+    over = (*window.axes, channel)
+    total = reduce("sum", over, apply("mul", left, right))
+    low.emit(sums, (*row, column), total, over)
+
+
+def _as_matrix(weight: View, conv: Convolution) -> View:
+    """w[j, c, r0, r1] as a matrix [(r0, r1, c), j]."""
+    channels = integer(conv.channels)
+    shape = (integer(conv.taps * conv.channels), integer(conv.results))
+    step, column = positions(shape)
+    *taps, channel = unravel(step, (*map(integer, conv.kernel), channels))
+    return _mapped(weight, shape, (column, channel, *taps))
+
+
+def _by_channel(low: Lowering, sums: Buffer, x: View, weight: View, conv: Convolution) -> None:
+    """Each channel by itself: the weight lies tap by tap, channels side by side."""
+    window = _windows(conv)
+    *row, channel = positions(sums.shape)
+    (image, *place), inside = window.at(tuple(row))
+    left = _last(low, x).at((image, channel, *place), inside)
+    taps = low.row_buffer((*map(integer, conv.kernel), integer(conv.results)), F32)
+    *tap, lane = positions(taps.shape)
+    low.emit(taps, (*tap, lane), weight.at((lane, ZERO, *tap)))
+    right = load(taps, (*window.bound, channel))
+    total = reduce("sum", window.axes, apply("mul", left, right))
+    low.emit(sums, (*row, channel), total, window.axes)
+
+
+def _last(low: Lowering, x: View) -> View:
+    """The image with its channels side by side: copied if it does not lie like that."""
+    place = positions(x.shape)
+    found = coefficient(flat_index(x.buffer, x.at(place).index), place[1])
+    if found is not None and found[0].is_const and found[0].number == 1:
+        return x
+    image, channels, *extents = x.shape
+    made = low.row_buffer((image, *extents, channels), x.dtype)
+    first, *rest, last = positions(made.shape)
+    low.emit(made, (first, *rest, last), x.at((first, last, *rest)))
+    first, channel, *rest = place
+    return View(made, x.shape, (first, *rest, channel), made.strides, ZERO)
+
+
+def _mapped(view: View, shape: tuple[Expr, ...], index: tuple[Expr, ...]) -> View:
+    """Another shape of the same elements."""
+    places = dict(zip(positions(view.shape), index, strict=True))
+    places = {k: v for k, v in places.items() if k is not ZERO}
+    moved = tuple(simplify(substitute(i, places)) for i in view.index)
+    return View(view.buffer, shape, moved, view.strides, view.offset)
