@@ -9,6 +9,7 @@ import pytest
 from litz import errors
 from litz.errors import (
     CompileFailed,
+    CudaGraphsRefused,
     CustomPassFailed,
     DifferentMachines,
     DriverError,
@@ -20,6 +21,7 @@ from litz.errors import (
     LitzError,
     MissingDependency,
     ModeWithOptions,
+    NotFinite,
     ParseError,
     PassFailed,
     SizeUnknown,
@@ -131,6 +133,17 @@ TEXTS: list[tuple[LitzError, str]] = [
         IntegerDivisionByZero(ADD),
         "ZeroDivisionError: integers were divided by zero at model.py:12, in aten.add.Tensor. "
         "Make the divisor non-zero, or divide floats.",
+    ),
+    (
+        NotFinite("t1", "aten.log.default (model.py:3)", 2, 0),
+        "t1 holds 2 NaN and 0 infinities: aten.log.default (model.py:3). "
+        "Look at what this line computes, or set nan_asserts=False.",
+    ),
+    (
+        CudaGraphsRefused(["cond decides on the CPU what runs next (model.py:3)"]),
+        "triton.require_cudagraphs: the graph cannot be recorded: "
+        "cond decides on the CPU what runs next (model.py:3). "
+        "Move that out of what is compiled, or set triton.cudagraphs instead.",
     ),
     (
         InputMismatch("1", "f32[2, 3]", "f32[3, 2]"),
