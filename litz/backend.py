@@ -29,10 +29,18 @@ from litz.capture import (
 )
 from litz.compiler import Parameters, compile_graph
 from litz.config import Config
-from litz.errors import CompileFailed, InternalError, LitzError, ModeWithOptions, SizeUnknown
+from litz.errors import (
+    CompileFailed,
+    CudaGraphsRefused,
+    InternalError,
+    LitzError,
+    ModeWithOptions,
+    SizeUnknown,
+)
 from litz.lower import GUARDS
 from litz.passes import partition
 from litz.report import BySizes, Explanation, Fallback
+from litz.runtime import for_size
 from litz.trace import Trace
 
 
@@ -134,6 +142,8 @@ def _eager(module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 def _refuse(error: Exception, kind: str, config: Config, notes: Explanation) -> None:
     """Note why a graph runs as eager, or raise if the user wants to know at once."""
+    if isinstance(error, CudaGraphsRefused):
+        raise error
     if config.on_error == "raise":
         raise _as_user_sees_it(error) from error
     _say_once(kind, str(error))
@@ -174,7 +184,11 @@ class BySize:
         except Exception as error:
             _refuse(error, self.kind, self.config, self.notes)
             return eager
-        return _compiled_or_eager(fixed, self.kind, self.config, self.notes)
+        config = for_size(self.config, len(self.compiled))
+        if config is not self.config:
+            most = self.config.triton.cudagraph_sizes
+            self.notes.by_size.append(BySizes(self.kind, f"not recorded: {most} sizes are"))
+        return _compiled_or_eager(fixed, self.kind, config, self.notes)
 
     def _eager(self, sizes: tuple[Any, ...]) -> Callable[..., Any]:
         """The symbolic graph itself, with the sizes put back among the tensors."""

@@ -328,6 +328,21 @@ class NotFinite(UserError, FloatingPointError):
         )
 
 
+class CudaGraphsRefused(UserError):
+    """A graph cannot be recorded as a CUDA graph, and `triton.require_cudagraphs` wants it to be.
+
+    The message names each op in the way and its line. Move those ops out of what is compiled, do
+    their work on the GPU, or set `triton.cudagraphs` instead: it records what can be recorded.
+    """
+
+    def __init__(self, reasons: list[str]) -> None:
+        self.reasons = reasons
+        super().__init__(
+            f"triton.require_cudagraphs: the graph cannot be recorded: {'; '.join(reasons)}. "
+            "Move that out of what is compiled, or set triton.cudagraphs instead."
+        )
+
+
 class InputMismatch(UserError):
     """A compiled graph was called with an input that it was not compiled for.
 

@@ -15,7 +15,7 @@ from litz.config import Config
 from litz.ir.program import Decision, Extern, Kernel, Plan, read, written
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
-from litz.runtime import reason_to_skip
+from litz.runtime import ON_THE_CPU, policy_of
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,14 @@ class Report:
 
     def _graph_decisions(self) -> tuple[Decision, ...]:
         """Choices about the whole graph that a flag asked for and the target refuses."""
-        if not self.config.triton.cudagraphs:
+        flags = self.config.triton
+        if not (flags.cudagraphs or flags.require_cudagraphs):
             return ()
-        reason = "CUDA graphs record GPU work; this graph runs on the CPU"
+        reasons = [ON_THE_CPU]
         if isinstance(self.source, DeviceSource):
-            skip = reason_to_skip(self.plan.graph, self._device())
-            if skip is None:
-                return ()
-            reason = str(skip)
-        return (Decision("refused", "triton.cudagraphs", f"{self.kind} graph", reason),)
+            reasons = policy_of(self.plan.graph, self._device(), self.config).reasons
+        where = f"{self.kind} graph"
+        return tuple(Decision("refused", "triton.cudagraphs", where, r) for r in reasons)
 
     def _device(self) -> str:
         return next((b.device for b in self.plan.outside if b.device != "cpu"), "cpu")

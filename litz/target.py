@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -176,7 +176,7 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         l2_bytes=512 * 1024,
         kind="cuda",
         device=device,
-        product_rows=16,
+        product_rows=1,
         panels=False,
         attends=False,
         holds=False,  # that a parameter was written to behind torch's back, only a copy would show
@@ -197,4 +197,5 @@ def target_for(devices: Iterable[torch.device], config: Config) -> Target:
     if importlib.util.find_spec("triton") is None:
         raise MissingDependency("triton", "pip install litz[gpu]")
     facts = torch.cuda.get_device_properties(device)
-    return cuda((facts.major, facts.minor), facts.multi_processor_count, str(device))
+    found = cuda((facts.major, facts.minor), facts.multi_processor_count, str(device))
+    return replace(found, product_rows=config.triton.product_rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from litz.config import Config
+from litz.config.flags import Triton
 from litz.errors import MissingDependency
 from litz.target import cuda, target_for
 
@@ -44,6 +45,8 @@ def test_a_graph_on_a_gpu_gets_that_gpu(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     target = target_for([CPU, GPU], Config())
     assert target == cuda((9, 0), 132, "cuda:1") and asked == [GPU]
+    more = Config(triton=Triton(product_rows=16))
+    assert target_for([GPU], more) == replace(target, product_rows=16)
     assert (target.name, target.kind, target.device) == ("sm_90", "cuda", "cuda:1")
     assert not target.panels and not target.attends and not target.holds
 

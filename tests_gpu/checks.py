@@ -232,7 +232,8 @@ def graphs(results: Results) -> None:
     results.check("graph inputs move", _inputs_move)
     results.check("graph updates inputs", _inputs_updated)
     results.check("graph random advances", _random_advances)
-    results.check("graph skipped with a reason", _skipped)
+    results.check("graph split with a reason", _skipped)
+    results.check("number of the CPU", _number_of_the_cpu)
     results.check("index out of range", _index_error)
 
 
@@ -285,12 +286,35 @@ def _random_advances() -> None:
 
 
 def _skipped() -> str:
+    """A call that is marked as unsafe splits the graph; the reason names it."""
+    torch.library.define(
+        "litz_checks::unsafe", "(Tensor x) -> Tensor", tags=(torch.Tag.cudagraph_unsafe,)
+    )
+    torch.library.impl("litz_checks::unsafe", "cuda", lambda x: x.flip(0))
+    torch.library.register_fake("litz_checks::unsafe", torch.empty_like)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x = torch.ops.litz_checks.unsafe((x + 1).softmax(0)) * 2
+        for _ in range(4):  # a run of kernels that cannot fuse
+            x = x - x.sum(0).sum(0)
+        return x
+
+    x = torch.randn(900, 700, device=DEVICE)
     with litz.config.patch({"triton.cudagraphs": True}):
-        number = torch.tensor(2.0)  # on the CPU
-        seen = litz.explain(lambda x, s: x * s, torch.ones(9, device=DEVICE), number)
+        seen = litz.explain(function, x)
     reasons = [d.reason for g in seen.graphs for d in g.decisions if "cudagraphs" in d.producer]
-    assert len(reasons) == 1 and "a number on cpu" in reasons[0], reasons
+    assert reasons and "litz_checks.unsafe" in reasons[0], reasons
+    assert "recorded" in reasons[0] and "checks.py" in reasons[0], reasons
+    fast = _replaying(function)
+    for _ in range(6):
+        same(fast(x), function(x))
     return reasons[0]
+
+
+def _number_of_the_cpu() -> None:
+    fast, x = _replaying(lambda x, s: x * s), torch.ones(9, device=DEVICE)
+    for k in range(6):
+        assert (fast(x, torch.tensor(float(k))) == k).all(), k
 
 
 def _index_error() -> None:

@@ -12,6 +12,7 @@ in float32. So a mask that depends on constants alone is computed here, once. Ex
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -123,6 +124,13 @@ WRITING = frozenset(
         "iconcat",
     ]
 )
+# Of them, what positions are shifted by (`kv_positions += offset`), and what computes the same.
+SHIFTS = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+}
 # Elements of the largest tensor that is computed on the way: some milliseconds.
 LARGEST = 1 << 24
 
@@ -203,11 +211,15 @@ def _is_causal(mask: torch.Tensor) -> bool:
 def _constants(graph: torch.fx.Graph) -> dict[Node, Any]:
     """What depends on constants alone, by node, computed on the CPU."""
     values: dict[Node, Any] = {}
+    attended = False
     for node in graph.nodes:
         operands = node.all_input_nodes
         known = [n for n in operands if n in values]
+        attended |= node.target is ATTENTION
         if _writes(node) and known:
-            return {}  # to which of them, and through which view, is not worth finding out
+            if attended or not _shifted(node, values):
+                return {}  # to which of them, and through which view, is not worth finding out
+            continue
         is_call = node.op in ("call_function", "call_method")
         if is_call and _name(node) in PURE and len(known) == len(operands) and _is_small(node):
             try:
@@ -215,6 +227,29 @@ def _constants(graph: torch.fx.Graph) -> dict[Node, Any]:
             except Exception:  # it will fail at run time, where the user can see it
                 continue
     return values
+
+
+def _shifted(node: Node, values: dict[Node, Any]) -> bool:
+    """Take in `x += y`, if it can be seen who sees that: x under its names, and no view of it."""
+    compute, first = SHIFTS.get(node.target), node.args[0]
+    if compute is None or any(n not in values for n in node.all_input_nodes):
+        return False
+    assert isinstance(first, Node)
+    old = values[first]
+    if not isinstance(old, torch.Tensor):
+        return False
+    names = [n for n, value in values.items() if value is old]
+    place = old.untyped_storage().data_ptr()
+    tensors = [(n, v) for n, v in values.items() if isinstance(v, torch.Tensor)]
+    if any(v.untyped_storage().data_ptr() == place and n not in names for n, v in tensors):
+        return False
+    args = torch.fx.node.map_aggregate(node.args, lambda x: _here(x, values))
+    with torch.no_grad(), unset_fake_temporarily():
+        new = compute(*args)
+    if new.dtype is not old.dtype or new.shape != old.shape:
+        return False
+    values.update(dict.fromkeys([*names, node], new))
+    return True
 
 
 def _name(node: Node) -> str:

@@ -87,11 +87,26 @@ class Triton:
     cudagraphs: bool = flag(
         False, "runtime", "Record the whole graph as a CUDA graph and replay it."
     )
+    require_cudagraphs: bool = flag(
+        False, "runtime", "Record as triton.cudagraphs does; what cannot be recorded whole raises."
+    )
+    cudagraph_sizes: int = flag(
+        8,
+        "runtime",
+        "Sizes of a graph with symbolic sizes that are recorded; the others run as they are.",
+        low=0,
+    )
     launch_graphs: bool = flag(
         True,
         "runtime",
         "Launch a run of kernels as one CUDA graph when every tensor is where it was before.",
         code=False,
+    )
+    product_rows: int = flag(
+        1,
+        "lower",
+        "Compute matrix products of at most so many rows in kernels of ours, with what follows.",
+        low=0,
     )
     atomics: bool = flag(
         True,

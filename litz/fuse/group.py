@@ -224,6 +224,9 @@ class _Grouper:
     def _profit(self, members: list[Member], rows: int) -> Misfit | None:
         sequential = any(is_sequential(m.loop) for m in members)
         if not sequential:
+            walked = max(extent_of(m.inner) for m in members)
+            if rows < self.target.few_rows and walked > self.target.threads:
+                return Misfit(f"{rows} rows of {walked} points are better taken apart")
             return None
         widest = (
             max(extent_of(m.inner) for m in members if not is_sequential(m.loop))

@@ -33,6 +33,7 @@ from litz.passes.lift_convolutions import lift_convolutions
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
 from litz.passes.pack_convolutions import pack_convolutions
 from litz.passes.partition import cut_joint_graph
+from litz.passes.patches_as_products import patches_as_products
 from litz.passes.remove_dead_code import remove_dead_code
 from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
@@ -72,6 +73,7 @@ PASSES = [
     Pass(remove_identities),
     Pass(fold_channel_factors, "cpp.weight_prepack"),
     Pass(lift_convolutions, "layout_optimization"),
+    Pass(patches_as_products, "layout_optimization"),
     Pass(channels_last, "layout_optimization", informed=True),
     Pass(pack_convolutions, "cpp.weight_prepack", informed=True),
     Pass(fold_frozen, "freezing"),

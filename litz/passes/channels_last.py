@@ -4,8 +4,7 @@ In: `Graph`. Out: the number of convolutions changed. A convolution of images in
 moves its operands to another one and its result back, at every call. Here the images are moved once
 at the front, the weights are (as anything made of parameters alone) kept, and what lies between
 convolutions follows: an elementwise op, a pool or a norm works in any order. Where an op looks at
-the order (a view) or the caller does, the value is moved back to where eager has it. Images of few
-channels (colours) get zeros beside them on a GPU, whose kernels load several channels at a time.
+the order (a view) or the caller does, the value is moved back to where eager has it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from litz.config import Config
 from litz.ir.convolution import has_onednn
 from litz.ir.graph import Graph
 from litz.passes.fold_channel_factors import of_parameters
+from litz.passes.fold_strides import HALVES, fold_strides
 from litz.target import Target
 
 aten = torch.ops.aten
@@ -42,9 +42,6 @@ _FOLLOWS = frozenset(
 # volumes each does, which ATen convolves without oneDNN.
 FEWEST_CHANNELS = 8
 ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
-# What a GPU's convolution loads of a pixel at a time: 16 bytes of halves.
-LOADED_CHANNELS = 8
-HALVES = (torch.bfloat16, torch.float16)
 
 
 def channels_last(graph: Graph, target: Target, config: Config) -> int:
@@ -99,7 +96,6 @@ class _Mover:
         self.graph, self.nodes, self.laid = graph, graph.module.graph, laid
         self.first: dict[Node, Any] = {}
         self.moved: dict[Node, Node] = {}  # a node -> the same in channels last
-        self.padded: dict[Node, Node] = {}  # a node -> the same with zeros for channels
         self.back: dict[Node, Node] = {}  # a node -> the same where eager has it
 
     def visit(self, node: Node, is_wanted: bool) -> None:
@@ -111,10 +107,11 @@ class _Mover:
             return
         changed = [n for n in node.all_input_nodes if n in self.first]
         if is_wanted:
+            fold_strides(self.nodes, node)
             for k in (0, 1):
                 operand = node.args[k]
                 assert isinstance(operand, Node)
-                node.update_arg(k, self._channels_last(self._padded(operand, node), node))
+                node.update_arg(k, self._channels_last(operand, node))
         elif changed and not _follows(node):
             for operand in changed:
                 node.replace_input_with(operand, self._as_eager(operand, node))
@@ -140,20 +137,6 @@ class _Mover:
         if operand not in self.moved:
             self.moved[operand] = self._clone(operand, user, order)
         return self.moved[operand]
-
-    def _padded(self, operand: Node, user: Node) -> Node:
-        """Zeros beside the channels of an image, or of the weights for one, that has few."""
-        value = operand.meta["val"]
-        missing = LOADED_CHANNELS - value.shape[1]
-        is_whole = user.args[8] == 1 and value.dtype in HALVES  # one group takes all channels
-        if missing <= 0 or not is_whole or value.device.type == "cpu":
-            return operand
-        if operand not in self.padded:
-            with self.nodes.inserting_before(user):
-                zeros = (operand, [0, 0, 0, 0, 0, missing], 0.0)
-                made = self.nodes.call_function(aten.constant_pad_nd.default, zeros)
-            self.padded[operand] = self._filled(made, operand)
-        return self.padded[operand]
 
     def _as_eager(self, operand: Node, user: Node) -> Node:
         if operand not in self.first:

@@ -16,9 +16,10 @@ from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
 from litz.runtime.cuda import Cuda
-from litz.runtime.cudagraphs import reason_to_skip, replayed
+from litz.runtime.cudagraphs import replayed
 from litz.runtime.device_graph import DeviceGraph
 from litz.runtime.graph import CompiledGraph
+from litz.runtime.graph_policy import ON_THE_CPU, for_size, policy_of, require
 from litz.target import Target
 from litz.trace import stage
 
@@ -32,13 +33,15 @@ def link(
     """Settle what is known beforehand, so that a call does the rest line by line."""
     if isinstance(source, Source):
         assert isinstance(binary, Binary)
+        require(None, config)
         return CompiledGraph(plan, source, binary, constants, config, frozen)
     assert isinstance(binary, DeviceBinary) and target is not None
     device = Cuda(torch.device(target.device).index or 0)
     graph = DeviceGraph(plan, source, binary, constants, device, config)
-    if config.triton.cudagraphs:
-        graph.call = replayed(graph) or graph.call
+    require(graph.policy, config)
+    if graph.policy.whole:
+        graph.call = replayed(graph)
     return graph
 
 
-__all__ = ["CompiledGraph", "DeviceGraph", "link", "reason_to_skip"]
+__all__ = ["ON_THE_CPU", "CompiledGraph", "DeviceGraph", "for_size", "link", "policy_of"]

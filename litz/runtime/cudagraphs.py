@@ -1,11 +1,11 @@
 """CUDA graphs: a call recorded once and replayed.
 
-In: a graph's steps, and its callable. Out: a reason why it cannot be recorded, which names the op
-and the user's line (a pure function: no GPU is asked); or a callable that replays. The first calls
-run as they are and show which inputs stay where they are: parameters do. Those are used in place;
-any other is copied to a place of its own before a replay, and back if the graph writes to it. What
-a replay gives lies in the recording's own memory. While any of it is still in use somewhere, that
-recording is not replayed: another one is made, with memory of its own.
+In: a graph's callable, and the policy that says it can be recorded. Out: a callable that replays.
+The first calls run as they are and show which inputs stay where they are: parameters do. Those are
+used in place; any other is copied to a place of its own before a replay, and back if the graph
+writes to it; a number of the CPU's is brought to a place on the GPU. What a replay gives lies in
+the recording's own memory. While any of it is still in use somewhere, that recording is not
+replayed: another one is made, with memory of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from litz.ir.program import Buffer, Extern, KernelGraph, Origin, ViewArg, read, written
-from litz.runtime.steps import op_of
+from litz.ir.program import Buffer, KernelGraph, written
 
 Call = Callable[[list[Any]], list[Any]]
 
@@ -27,67 +26,6 @@ WARM_UPS = 2
 MOST_RECORDINGS = 8
 # How often an input that was thought to stay may turn out to move.
 MOST_CHANGES = 4
-# Ops that wait for the GPU, or move data between it and the CPU.
-WAITING = frozenset({"_local_scalar_dense", "nonzero", "item", "equal", "_unique2", "unique_dim"})
-
-
-# -- policy ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Skip:
-    """Why a graph is not recorded: what is in the way, and where it came from."""
-
-    why: str
-    origin: Origin | None = None
-
-    def __str__(self) -> str:
-        return f"{self.why} ({self.origin})" if self.origin is not None else self.why
-
-
-def reason_to_skip(graph: KernelGraph, device: str) -> Skip | None:
-    """What in a graph cannot be recorded as GPU work alone; None if nothing is."""
-    constants = set(graph.constants)  # brought over once, before anything is recorded
-    for step in graph.body:
-        touched = [b for b in (*read(step), *written(step)) if b not in constants]
-        away = next((b for b in touched if b.device != device), None)
-        why = _in_extern(step, away) if isinstance(step, Extern) else _in_kernel(away)
-        if why is not None:
-            return Skip(why, step.origins[0] if step.origins else None)
-    inputs = {b for b in graph.inputs if isinstance(b, Buffer)}
-    for buffer in sorted(inputs, key=lambda b: b.name):
-        steps = zip(buffer.shape, buffer.strides, strict=True)
-        if any(n.number > 1 and s.number == 0 for n, s in steps):
-            return Skip(f"input {buffer} has elements that share memory")
-    for output in graph.outputs:
-        if isinstance(output.value, ViewArg) and output.value.buffer in inputs:
-            return Skip(f"an output shares memory with input {output.value.buffer}")
-        if isinstance(output.value, ViewArg) and output.value.buffer.device != device:
-            return Skip(f"an output lies on {output.value.buffer.device}")
-    if not graph.body:
-        return Skip("there is no work in it")
-    return None
-
-
-def _in_kernel(away: Buffer | None) -> str | None:
-    return None if away is None else f"a kernel reads {away}, a number on {away.device}"
-
-
-def _in_extern(step: Extern, away: Buffer | None) -> str | None:
-    namespace, name = step.target.split(".")[:2]
-    if namespace == "higher_order":
-        return f"{name} decides on the CPU what runs next"
-    if name in WAITING:
-        return f"{step.target} waits for the GPU"
-    tags = getattr(op_of(step), "tags", ())
-    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
-        return f"the size of what {step.target} gives depends on data"
-    if torch.Tag.cudagraph_unsafe in tags:
-        return f"{step.target} is marked as unsafe for CUDA graphs"
-    return None if away is None else f"{step.target} works on {away.device}"
-
-
-# -- replay ----------------------------------------------------------------------------------
 
 
 class Recorder(Protocol):
@@ -143,16 +81,19 @@ def _owners(value: Any) -> int:
 
 
 class Replayed:
-    """Calls a graph by replaying it. `updated` are the positions of inputs that it writes to."""
+    """Calls a graph by replaying it. `updated` are the positions of inputs that it writes to;
+    `brought` those of numbers on the CPU, which a recording reads `where` it runs."""
 
     def __init__(
-        self, call: Call, recorder: Recorder, updated: Iterable[int], check: Callable[[], None]
-    ) -> None:
+        self, call: Call, recorder: Recorder, updated: Iterable[int], check: Callable[[], None],
+        brought: Iterable[int] = (), where: str | None = None,
+    ) -> None:  # fmt: skip
         self.run, self.recorder, self.updated = call, recorder, frozenset(updated)
+        self.brought, self.where = frozenset(brought), where
         self.check = check  # raises what an earlier call noted
         self.recordings: list[Recording] = []
         self.seen: list[int] | None = None  # addresses at the call before
-        self.moving: set[int] = set()
+        self.moving = set(self.brought)
         self.calls = self.changes = 0
 
     def call(self, args: list[Any]) -> list[Any]:
@@ -188,17 +129,20 @@ class Replayed:
         return not moved and self.changes <= MOST_CHANGES
 
     def _recorded(self, args: list[Any]) -> Recording:
-        places = {k: _beside(args[k]) for k in self.moving}
+        places = {k: _beside(args[k], self._device_of(k, args)) for k in self.moving}
         replay, outputs = self.recorder.record(
             self.run, [places.get(k, t) for k, t in enumerate(args)]
         )
         self.recordings.append(Recording(replay, places, outputs))
         return self.recordings[-1]
 
+    def _device_of(self, position: int, args: list[Any]) -> Any:
+        return self.where if position in self.brought else args[position].device
+
     def _replayed(self, recording: Recording, args: list[Any]) -> list[Any]:
         self.check()
         for k, place in recording.places.items():
-            place.copy_(args[k])
+            place.copy_(args[k], non_blocking=k in self.brought)
         recording.replay()
         for k in self.updated & recording.places.keys():
             args[k].copy_(recording.places[k])
@@ -209,20 +153,17 @@ class Replayed:
 Replayed.call._boxed_call = True  # type: ignore[attr-defined]  # it takes its inputs as one list
 
 
-def _beside(tensor: torch.Tensor) -> torch.Tensor:
+def _beside(tensor: torch.Tensor, device: Any) -> torch.Tensor:
     """Memory laid out as a tensor's, with its values."""
-    place = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
+    place = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return place.copy_(tensor)
 
 
-def replayed(graph: Any) -> Call | None:
-    """A device graph's call as a replay; None if it cannot be recorded."""
+def replayed(graph: Any) -> Call:
+    """A device graph's call as a replay."""
     steps: KernelGraph = graph.plan.graph
-    if reason_to_skip(steps, graph.device.name) is not None:
-        return None
     inputs = [b for b in steps.inputs if isinstance(b, Buffer)]
     changed = {b for step in steps.body for b in written(step)}
     updated = [k for k, b in enumerate(inputs) if b in changed]
-    return Replayed(graph.call, graph.device.recorder(), updated, graph.check).call
+    recorder, brought = graph.device.recorder(), graph.policy.brought
+    return Replayed(graph.call, recorder, updated, graph.check, brought, graph.device.name).call

@@ -19,6 +19,7 @@ from litz.ir.program import Kernel, Plan
 from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource, Segment
 from litz.runtime.device_entry import DeviceEntry
 from litz.runtime.entry import bound
+from litz.runtime.graph_policy import policy_of
 from litz.runtime.launches import FEWEST, Launches
 from litz.runtime.steps import mismatch
 
@@ -44,6 +45,7 @@ class DeviceGraph:
     ) -> None:  # fmt: skip
         self.plan, self.source, self.binary, self.config = plan, source, binary, config
         self.device = device
+        self.policy = policy_of(plan.graph, device.name, config)
         handles = device.load(binary.cubins.values())
         self.flag = device.flag()
         self._flag = ctypes.c_int.from_address(self.flag.data_ptr())
@@ -62,9 +64,7 @@ class DeviceGraph:
 
     def _segment(self, segment: Segment, native: Callable[[int], int]) -> Callable[..., int]:
         """A run of kernels: launched one by one, or as one where that is quicker."""
-        config = self.config
-        replays = config.triton.launch_graphs and not config.triton.cudagraphs
-        if len(segment.kernels) < FEWEST or not replays:
+        if len(segment.kernels) < FEWEST or not self.policy.runs or self.policy.whole:
             return native
         body = [k for k in self.plan.graph.body if isinstance(k, Kernel)]
         names = {b.name for k in segment.kernels for b in (*body[k].reads, *body[k].writes)}

@@ -25,6 +25,7 @@ from litz.target import Target
 
 # Points of a tile: enough to hide latency, few enough to stay in registers.
 TILE = 1024
+POINTWISE_TILE = 2048
 REDUCED_TILE = 4096
 ACROSS_TILE = 2048
 # Sides of a tile that is read along one axis and written along another.
@@ -36,8 +37,10 @@ WALKED_ROW = 32
 # Programs that keep a multiprocessor busy.
 PROGRAMS = 4
 POINTS_A_WARP = 256
+POINTS_A_POINTWISE_WARP = 512
 # A row's warps, if there are rows enough: each thread then has several loads under way.
 ROW_WARPS = 4
+POINTS_A_SHORT_ROW_WARP = 512
 POINTS_A_ROW_WARP = 1024
 # Places from here on need 64 bits; masked lanes may lie a tile beyond the last element.
 FAR = 2**31 - 2**20
@@ -155,20 +158,22 @@ def _forwards(phase: Phase) -> Axes:
 
 
 def _pointwise(kernel: Kernel, target: Target) -> Tiling:
-    """Tiles of about a thousand points, smaller if there would be too few of them."""
+    """Tiles of one or two thousand points, smaller if there would be too few of them."""
     extents = [a.extent.number for a in kernel.outer]
     if len(extents) < 2:
         count = extents[0] if extents else 1
-        block = min(power_of_two(count), TILE)
+        block = min(power_of_two(count), POINTWISE_TILE)
         while block > 128 and count < block * target.threads:
             block //= 2
-        return Tiling((block,) * len(extents), warps=_warps(block))
+        return Tiling((block,) * len(extents), warps=_warps(block, POINTS_A_POINTWISE_WARP))
     sides = [min(power_of_two(n), CROSSING_SIDE) for n in extents[-2:]]
+    points_a_warp = POINTS_A_WARP
     if sides[0] * sides[1] < TILE:  # one side is short: the other may be longer
         longest = TILE // min(sides)
         sides = [min(power_of_two(n), longest) for n in extents[-2:]]
+        points_a_warp = POINTS_A_POINTWISE_WARP
     first = [1] * (len(extents) - 2)
-    return Tiling((*first, *sides), warps=_warps(sides[0] * sides[1]))
+    return Tiling((*first, *sides), warps=_warps(sides[0] * sides[1], points_a_warp))
 
 
 def _reduction(kernel: Kernel, target: Target) -> Tiling:
@@ -191,7 +196,8 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         block //= 2
     warps = _warps(block * row)
     if rows >= PROGRAMS * target.threads and longest <= target.longest_row:
-        warps = min(warps, max(ROW_WARPS, power_of_two(block * row // POINTS_A_ROW_WARP)))
+        short = min(ROW_WARPS, _warps(block * row, POINTS_A_SHORT_ROW_WARP))
+        warps = min(warps, max(short, _warps(block * row, POINTS_A_ROW_WARP)))
     return Tiling((block,) * len(kernel.outer), row, warps=warps)
 
 
@@ -229,8 +235,8 @@ def _runs_along(index: Expr, outer: Expr) -> bool:
     return any(stride_along(index, n) == 1 for n in digits)
 
 
-def _warps(points: int) -> int:
-    return min(max(power_of_two(points // POINTS_A_WARP), 1), 16)
+def _warps(points: int, each: int = POINTS_A_WARP) -> int:
+    return min(max(power_of_two(points // each), 1), 16)
 
 
 def is_far(kernel: Kernel) -> bool:

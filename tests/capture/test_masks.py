@@ -36,6 +36,35 @@ def causal(q: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q, q, attn_mask=mask.expand(2, -1, 6, 6))
 
 
+def causal_shifted(q: torch.Tensor) -> torch.Tensor:
+    columns = torch.arange(6) - 1
+    columns += 1
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=columns <= torch.arange(6)[:, None])
+
+
+def shifted_twice(q: torch.Tensor) -> torch.Tensor:
+    columns = torch.arange(6)
+    shown = columns
+    columns += 1
+    shown += 1
+    mask = columns <= torch.arange(6)[:, None] + 2
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+def shifted_below_a_view(q: torch.Tensor) -> torch.Tensor:
+    columns = torch.arange(6)
+    row = columns[None]
+    columns += 1
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=row <= torch.arange(6)[:, None] + 1)
+
+
+def shifted_afterwards(q: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(6, 6)
+    result = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+    mask -= 1
+    return result + mask.sum()
+
+
 def causal_added(q: torch.Tensor) -> torch.Tensor:
     mask = torch.full((6, 6), float("-inf")).triu(1)
     return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
@@ -65,7 +94,8 @@ def not_square(q: torch.Tensor) -> torch.Tensor:
 KEPT = "kept"
 CASES = {
     everything: False, nothing_added: False, causal: True, causal_added: True,
-    barely_hidden: KEPT, window: KEPT, written_to: KEPT, not_square: KEPT,
+    causal_shifted: True, shifted_twice: True, shifted_below_a_view: KEPT,
+    shifted_afterwards: KEPT, barely_hidden: KEPT, window: KEPT, written_to: KEPT, not_square: KEPT,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 from litz import errors
 from litz.errors import (
     CompileFailed,
+    CudaGraphsRefused,
     CustomPassFailed,
     DifferentMachines,
     DiscardedParameter,
@@ -147,9 +148,15 @@ TEXTS: list[tuple[LitzError, str]] = [
         "Make the divisor non-zero, or divide floats.",
     ),
     (
-        NotFinite("t3", "aten.log.default (model.py:7)", 2, 0),
-        "t3 holds 2 NaN and 0 infinities: aten.log.default (model.py:7). "
+        NotFinite("t1", "aten.log.default (model.py:3)", 2, 0),
+        "t1 holds 2 NaN and 0 infinities: aten.log.default (model.py:3). "
         "Look at what this line computes, or set nan_asserts=False.",
+    ),
+    (
+        CudaGraphsRefused(["cond decides on the CPU what runs next (model.py:3)"]),
+        "triton.require_cudagraphs: the graph cannot be recorded: "
+        "cond decides on the CPU what runs next (model.py:3). "
+        "Move that out of what is compiled, or set triton.cudagraphs instead.",
     ),
     (
         InputMismatch("1", "f32[2, 3]", "f32[3, 2]"),

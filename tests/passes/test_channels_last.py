@@ -106,20 +106,33 @@ def _on_a_gpu(function: Callable[..., Tensor], *shapes: tuple[int, ...], kind: s
     return graph
 
 
-def test_halves_on_a_gpu_and_their_colours() -> None:
-    """An image of three channels gets five of zeros, as its weights do, and then is moved."""
+SIZES = [(9, 9, 3, 0), (12, 10, 7, 3), (12, 12, 3, 1), (11, 12, 4, 2)]
+
+
+@pytest.mark.parametrize("high, wide, side, padding", SIZES)
+def test_halves_on_a_gpu_and_their_colours(high: int, wide: int, side: int, padding: int) -> None:
+    """Blocks of an image of three channels become pixels of twelve, and then all is moved."""
 
     def network(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
-        return F.conv2d(F.conv2d(x, w, stride=2).relu(), v)
+        return F.conv2d(F.conv2d(x, w, stride=2, padding=padding).relu(), v)
 
-    shapes = (2, 3, 9, 9), (16, 3, 3, 3), (8, 16, 1, 1)
+    shapes = (2, 3, high, wide), (16, 3, side, side), (8, 16, 1, 1)
     graph = _on_a_gpu(network, *shapes, kind="inference")
     assert graph.module.meta["moved"] == 2
-    padded = [n for n in graph.nodes if n.target is torch.ops.aten.constant_pad_nd.default]
-    assert [tuple(n.meta["val"].shape) for n in padded] == [(2, 8, 9, 9), (16, 8, 3, 3)]
     taken = [n for n in graph.nodes if n.target is torch.ops.aten.convolution.default]
+    assert taken[0].args[0].meta["val"].shape[1] == 12
     for operand in (n for conv in taken for n in conv.args[:2]):
         assert operand.meta["val"].is_contiguous(memory_format=torch.channels_last)
     inputs = [torch.randn(s, dtype=torch.bfloat16) for s in shapes]
     torch.testing.assert_close(graph.module(*inputs), network(*inputs))
     assert _on_a_gpu(network, *shapes, kind="forward").module.meta["moved"] == 0
+
+
+def test_rows_that_no_window_reaches_stay_strides() -> None:
+    """An image of eleven, windows of four: the last line is never read, and would be cut off."""
+    shapes = (2, 3, 11, 11), (16, 3, 4, 4), (8, 16, 1, 1)
+    graph = _on_a_gpu(
+        lambda x, w, v: F.conv2d(F.conv2d(x, w, stride=2), v), *shapes, kind="inference"
+    )
+    taken = [n for n in graph.nodes if n.target is torch.ops.aten.convolution.default]
+    assert taken[0].args[3] == [2, 2]

@@ -35,8 +35,8 @@ from litz.target import Target, cuda
 from litz.trace import Trace
 from tests.stages import Stages, copied, staged, through_aot
 
-# A GPU whose tensors lie where the interpreter can reach them.
-TARGET: Target = replace(cuda((9, 0), 132), device="cpu")
+# A GPU whose tensors lie where the interpreter can reach them; `triton.product_rows` is 16.
+TARGET: Target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
 
 TORCH: dict[str, torch.dtype] = {
     "*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16,

@@ -76,7 +76,7 @@ def test_every_kernel_becomes_a_cubin(outcome: Any, tmp_path: Path, monkeypatch:
 def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
     """Every stage up to `schedule`, for a GPU."""
     found: list[Stages] = []
-    target = replace(cuda((9, 0), 132), device="cpu")
+    target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
 
     def compiler(module: torch.fx.GraphModule) -> Any:
         found.append(staged(module, target, snapshot({}), inputs))
@@ -114,7 +114,7 @@ def test_places_beyond_32_bits_are_counted_in_64() -> None:
 @pytest.mark.parametrize(
     ("function", "shape", "blocks", "row"),
     [
-        (lambda x: x + 1, (1 << 24,), (1024,), 1),
+        (lambda x: x + 1, (1 << 24,), (2048,), 1),
         (lambda x: x + 1, (5, 7), (64,), 1),
         (lambda x: x.t().contiguous(), (4096, 4096), (32, 32), 1),
         (lambda x: x.softmax(1), (65536, 768), (1,), 1024),
