@@ -30,6 +30,8 @@ REDUCED_TILE = 4096
 ACROSS_TILE = 2048
 # Sides of a tile that is read along one axis and written along another.
 CROSSING_SIDE = 32
+# Sides of fewer points together make no tile: their axes stay with the others.
+SMALLEST_TILE = 128
 # Columns that neighbouring threads take of a reduction across rows.
 COLUMNS = 128
 # The longest row that each thread walks for itself, if its points do not lie together.
@@ -100,7 +102,7 @@ def _sides(kernel: Kernel) -> list[Axes]:
         if far and along and along[0] is not last and along[0] not in crossing:
             crossing.append(along[0])
     sides = crossing[: len(NAMES) - 1]
-    if not sides:
+    if not sides or extent_of((*sides, last)) < SMALLEST_TILE:
         return [kernel.outer]
     rest = tuple(a for a in kernel.outer if a is not last and a not in sides)
     if rest and len(sides) == len(NAMES) - 1:  # the slower side takes in what is left

@@ -117,6 +117,7 @@ def test_places_beyond_32_bits_are_counted_in_64() -> None:
         (lambda x: x + 1, (1 << 24,), (2048,), 1),
         (lambda x: x + 1, (5, 7), (64,), 1),
         (lambda x: x.t().contiguous(), (4096, 4096), (32, 32), 1),
+        (lambda x: x.view(-1, 2, 3).mT.contiguous(), (4096, 3072), (2048,), 1),
         (lambda x: x.softmax(1), (65536, 768), (1,), 1024),
         (lambda x: x.softmax(1), (65536, 64), (16,), 64),
         (lambda x: x.softmax(1), (4096, 16000), (1,), 16384),
