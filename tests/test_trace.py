@@ -141,7 +141,7 @@ def test_a_program_a_kernel_and_a_plan_are_shown() -> None:
     trace, stream = traced(5)
     trace(lambda: PROGRAM)
     trace(lambda: KERNEL)
-    trace(lambda: Plan(GRAPH, {}, 2_000_000, 5_500_000))
+    trace(lambda: Plan(GRAPH, {}, 2_000_000, unplanned_bytes=5_500_000))
     text = stream.getvalue()
     assert "loop program\n    program:" in text
     assert "kernel k0\n" in text

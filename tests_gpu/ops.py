@@ -54,7 +54,7 @@ def cases(every: bool, names: list[str]) -> list[Case]:
 
 def _without_expecttest() -> None:
     """The database's module imports a package of test helpers, for a base class alone."""
-    if importlib.util.find_spec("expecttest") is None:
+    if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         stand_in: Any = types.ModuleType("expecttest")
         stand_in.TestCase = unittest.TestCase
         sys.modules.setdefault("expecttest", stand_in)

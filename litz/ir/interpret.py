@@ -140,7 +140,8 @@ def _run(
         if isinstance(item, Buffer):
             env.fill(item, np.asarray(given))
     for buffer in program.constants:
-        env.fill(buffer, constants[buffer.name])
+        if buffer.name in constants:  # what no step reads may be gone
+            env.fill(buffer, constants[buffer.name])
     changed: set[Buffer] = set()
     for step in program.body:
         _run_step(env, step, extern)
