@@ -190,7 +190,7 @@ def _rebased(tensor: torch.Tensor, storages: dict[int, torch.Tensor]) -> torch.T
     key = memory(tensor)
     if key not in storages:
         storage = tensor.untyped_storage()
-        flat = torch.empty(0, dtype=tensor.dtype)
+        flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         flat = flat.set_(storage, 0, (storage.nbytes() // tensor.itemsize,))  # type: ignore
         wide = torch.float64 if flat.is_floating_point() else flat.dtype
         storages[key] = flat.to(wide, copy=True)
