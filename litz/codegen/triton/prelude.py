@@ -52,7 +52,7 @@ def shift_right(x, y, width: tl.constexpr):
 
 def int_power(x, y):
     """Wraps; of a negative exponent only 1 and -1 leave something."""
-    result, base, left = x - x + 1, x, tl.where(y < 0, y - y, y)
+    result, base, left = (x - x) + (y - y) + 1, x, tl.where(y < 0, y - y, y)
     for _ in range(63):
         result = tl.where((left & 1) != 0, result * base, result)
         base = base * base

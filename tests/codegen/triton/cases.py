@@ -74,6 +74,7 @@ OPS: dict[str, Case] = {
     "power": (lambda p, t: [p**t, p**3, p**0.5, p**-1], (P, T)),
     "integer": (lambda n: [n // 3, n % 5, n * n, -n, n.abs(), n & 6, n | 9, n ^ 3, ~n], (N,)),
     "negative": (lambda n: [n // -3, n % -5, n << 2, n >> 1, n**3, n.clamp(-3, 7)], (N,)),
+    "power_of_one_base": (lambda n, b: b ** (n % 7), (N, torch.tensor(3))),
     "truncated": (lambda n: torch.div(n, 4, rounding_mode="trunc"), (N,)),
     "bytes": (lambda u: [u + u, u * 3, u // 7, u % 7, u > 100, u >> 1, u.max(1)[0]], (U,)),
     "double": (lambda d: [d.exp() / 3, d * 0.1 + 0.3, d.softmax(1), d.sum(0), d.cumsum(0)], (D,)),
