@@ -41,7 +41,7 @@ from litz.lower import (
     view,
 )
 from litz.lower.extern import lower_extern
-from litz.lower.registry import RULES, NotGenerated
+from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
 from litz.lower.symbols import GUARDS, UNANSWERED, is_zero, number_or_size, size_of
@@ -174,7 +174,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         *CASTS,
     )
     _check_supported(low, like)
-    lowering = RULES.get(node.target)
+    lowering = rule_for(node.target)
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
         if not is_view and _is_empty(like):  # there is nothing to compute

@@ -15,6 +15,9 @@ import torch
 Rule = Callable[..., Any]
 R = TypeVar("R", bound=Rule)
 RULES: dict[Any, Rule] = {}
+# Of ops that are not there when the rules are read: another torch has them, or another compiler
+# defines them when it is imported, as TorchInductor does prims.fma.
+LATER: dict[str, Rule] = {}
 
 
 class NotGenerated(Exception):
@@ -29,11 +32,18 @@ def rule(*names: str, namespace: str = "aten") -> Callable[[R], R]:
 
     def register(function: R) -> R:
         for name in names:
-            for overload in _overloads(namespace, name):
-                RULES[overload] = function
+            found = _overloads(namespace, name)
+            RULES.update(dict.fromkeys(found, function))
+            if not found:
+                LATER[f"{namespace}.{name.partition('.')[0]}"] = function
         return function
 
     return register
+
+
+def rule_for(target: Any) -> Rule | None:
+    """The rule of an op, also if it was defined after the rules were read."""
+    return RULES.get(target) or LATER.get(str(target).rpartition(".")[0])
 
 
 def _overloads(namespace: str, name: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 import litz
 from litz.backend import litz as backend
+from litz.lower.registry import rule_for
 from litz.report import Explanation
 
 SIZES = [(8, 16), (33,), (4, 3, 5)]
@@ -104,3 +106,14 @@ def test_a_scheduler_does_not_compile_again() -> None:
 
     torch.testing.assert_close(run(counting), run(lambda step: step), rtol=1e-5, atol=1e-6)
     assert counts[1:] == [counts[1]] * 7 and counts[1] <= 2
+
+
+def test_an_op_that_another_compiler_defines_later_has_its_rule() -> None:
+    """TorchInductor defines prims.fma when it is imported, and AdamW is then spelled with it."""
+    importlib.import_module("torch._inductor.inductor_prims")
+    assert rule_for(torch.ops.prims.fma.default) is not None
+    held = parameters(3)
+    set_gradients(held, 0)
+    step, notes = compiled(torch.optim.AdamW(held, foreach=False).step)
+    step()
+    assert not notes.aten_ops
