@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from litz.ir.dtypes import F32, F64, I32
 from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
-from litz.ir.index import ravel, simplify_indices, unravel
-from litz.ir.program import Kernel, Loop
+from litz.ir.index import coefficient, flat_index, ravel, simplify_indices, unravel
+from litz.ir.program import Kernel, Loop, only_reduction
 from litz.ir.sizes import count_of, rounded_up
 
 
@@ -87,13 +87,14 @@ def loop_product(loop: Loop) -> Product | None:
 
 def kernel_product(kernel: Kernel) -> Product | None:
     """The one product of a kernel, if what follows it works on its elements one by one."""
-    first, *rest = kernel.phases
-    if not first.is_reduction or first.inside or any(p.inner for p in rest):
-        return None
-    nodes = {n for s in first.stores for n in walk(s.value) if n.op == "reduce"}
-    if len(nodes) != 1 or any(s.scatters for s in kernel.stores):
-        return None
-    return product_in(nodes.pop(), kernel.outer)
+    node = only_reduction(kernel)
+    return None if node is None else product_in(node, kernel.outer)
+
+
+def stride_of(node: Expr, variable: Expr) -> int | None:
+    """How far apart neighbours along an axis lie in a load; None if that differs."""
+    found = coefficient(flat_index(node.buffer, node.index), variable)
+    return found[0].number if found is not None and found[0].is_const else None
 
 
 # -- the operands of a block -------------------------------------------------------------------

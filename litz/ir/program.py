@@ -383,6 +383,17 @@ def exprs_of(step: Loop | Kernel | Phase) -> Iterator[Expr]:
         yield from store.index
 
 
+def only_reduction(kernel: Kernel) -> Expr | None:
+    """The one reduction of a kernel, if what follows it works on its elements one by one."""
+    first, *rest = kernel.phases
+    if not first.is_reduction or first.inside or any(p.inner for p in rest):
+        return None
+    nodes = {n for s in first.stores for n in walk(s.value) if n.op == "reduce"}
+    if len(nodes) != 1 or any(s.scatters for s in kernel.stores):
+        return None
+    return nodes.pop()
+
+
 def loads(*roots: Expr) -> list[Expr]:
     """The load nodes below the roots."""
     return [node for node in walk(*roots) if node.op == "load"]

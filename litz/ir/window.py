@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from litz.ir.dtypes import F32
-from litz.ir.expr import Expr, apply, extent_of, walk
-from litz.ir.index import coefficient, flat_index, simplify
-from litz.ir.program import Kernel, Loop
+from litz.ir.expr import Expr, apply, extent_of
+from litz.ir.index import coefficient, simplify
+from litz.ir.product import stride_of
+from litz.ir.program import Kernel, Loop, only_reduction
 
 # A longer sum is put aside from time to time, to stay exact: it is a reduction like others.
 MOST_TAPS = 1024
@@ -70,13 +71,8 @@ def loop_windows(loop: Loop) -> Windows | None:
 
 def kernel_windows(kernel: Kernel) -> Windows | None:
     """The windows of a kernel, if what follows works on its elements one by one."""
-    first, *rest = kernel.phases
-    if not first.is_reduction or first.inside or any(p.inner for p in rest):
-        return None
-    nodes = {n for s in first.stores for n in walk(s.value) if n.op == "reduce"}
-    if len(nodes) != 1 or any(s.scatters for s in kernel.stores):
-        return None
-    return _windows_in(nodes.pop(), kernel.outer)
+    node = only_reduction(kernel)
+    return None if node is None else _windows_in(node, kernel.outer)
 
 
 def _windows_in(node: Expr, outer: tuple[Expr, ...]) -> Windows | None:
@@ -111,12 +107,6 @@ def _windows(outer: tuple[Expr, ...], node: Expr, image: Expr, weight: Expr) -> 
         return None
     found = tuple(t for t in beside if t is not None)
     return Windows(node, image, weight, channel, along, last, tuple(others), across, found)
-
-
-def stride_of(node: Expr, variable: Expr) -> int | None:
-    """How far apart neighbours along an axis lie; None if that differs."""
-    found = coefficient(flat_index(node.buffer, node.index), variable)
-    return found[0].number if found is not None and found[0].is_const else None
 
 
 def _tests(guard: Expr | None) -> Iterator[Expr]:

@@ -13,8 +13,8 @@ from itertools import pairwise
 from litz.ir.choices import BY_RULE, ProductChoice
 from litz.ir.dtypes import I32
 from litz.ir.expr import Expr, apply, extent_of, integer
-from litz.ir.index import ONE, bounds, coefficient, from_poly, product, to_poly
-from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load
+from litz.ir.index import ONE, bounds, from_poly, product, to_poly
+from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load, stride_of
 from litz.ir.program import Kernel, loads
 from litz.ir.scheduled import Blocking, Choice
 from litz.ir.sizes import at_least, count_of, is_known, named, rounded_up
@@ -72,7 +72,7 @@ def schedule_product(
 
 def _has_short_rows(product: Product, target: Target) -> bool:
     """Whether a row of a tap lies at even steps, and zeros for it fit into the first cache."""
-    step = _step(product.left, product.depth)
+    step = stride_of(product.left, product.depth)
     if step is None or step < 0:
         return False
     return step * product.depth.extent.number * product.node.dtype.bytes <= target.l1_bytes
@@ -138,20 +138,14 @@ def _lies_in_groups(blocks: Blocks, group: int) -> bool:
     """a[..., step, part] times b[panel, step, inside, part], both without gaps."""
     left, right = stored_load(blocks.left), stored_load(blocks.right)
     assert left is not None and right is not None
-    near = _step(left, blocks.part) == 1 and _step(right, blocks.part) == 1
-    return near and _step(right, blocks.inside) == group
-
-
-def _step(node: Expr, variable: Expr) -> int | None:
-    """How far apart neighbours along an axis lie; None if that differs."""
-    found = coefficient(node.index[0], variable)
-    return found[0].number if found is not None and found[0].is_const else None
+    near = stride_of(left, blocks.part) == 1 and stride_of(right, blocks.part) == 1
+    return near and stride_of(right, blocks.inside) == group
 
 
 def _is_readable(node: Expr, inside: Expr) -> bool:
     """Whether a panel's columns are neighbours, or all the same; and the last panel, too, lies in
     the buffer as a whole."""
     span = bounds(to_poly(node.index[0]))
-    if _step(node, inside) not in (0, 1) or span is None:
+    if stride_of(node, inside) not in (0, 1) or span is None:
         return False
     return at_least(node.buffer.shape[0], apply("add", from_poly(span[1]), ONE))

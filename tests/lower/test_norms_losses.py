@@ -15,7 +15,7 @@ from functorch.compile import make_boxed_func
 from torch._functorch.aot_autograd import aot_function
 
 from litz.capture import decompositions
-from litz.lower import RULES
+from litz.lower.registry import RULES
 from tests.lower.agreement import FLOATS, HALVES, agree, numbers, takes
 
 Function = Callable[..., Any]
@@ -52,7 +52,8 @@ NORMS: dict[str, Function] = {
 @pytest.mark.parametrize("norm", NORMS)
 def test_norms(norm: str, dtype: torch.dtype) -> None:
     if takes(NORMS[norm], image(dtype)):
-        agree(NORMS[norm], image(dtype), wide=True)
+        # The terms of a cosine are rounded to a half before they are summed, and nearly cancel.
+        agree(NORMS[norm], image(dtype), wide=True, as_far_as_eager=norm == "cosine")
 
 
 def test_batch_norm_updates_its_statistics() -> None:

@@ -26,7 +26,7 @@ from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
 from litz.ir.expr import Expr, axis, integer, substitute
 from litz.ir.index import coefficient, simplify, simplify_indices
-from litz.ir.product import Blocks, Product, in_blocks, kernel_product
+from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stride_of
 from litz.ir.scheduled import ScheduledKernel
 
 # Steps after which sums go to the tile: a long sum loses no more to rounding than a few short ones.
@@ -315,9 +315,9 @@ class ProductEmitter(_Block):
 
     def _reach(self) -> int:
         """From the first to the last number of a row of a tap."""
-        found = coefficient(self.product.left.index[0], self.product.depth)
-        assert found is not None and found[0].is_const, self.product.left
-        return (self.by.depth - 1) * found[0].number + 1
+        step = stride_of(self.product.left, self.product.depth)
+        assert step is not None, self.product.left
+        return (self.by.depth - 1) * step + 1
 
     def _arguments(self) -> None:
         super()._arguments()

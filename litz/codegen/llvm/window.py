@@ -22,8 +22,9 @@ from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64
 from litz.ir.expr import integer, substitute
 from litz.ir.index import ZERO, coefficient, simplify
+from litz.ir.product import stride_of
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.window import Windows, kernel_windows, stride_of
+from litz.ir.window import Windows, kernel_windows
 
 # Taps that are written out one after the other; more run in a loop.
 MOST_TAPS = 9
