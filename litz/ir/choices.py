@@ -40,6 +40,7 @@ class ProductChoice(_Short):
     block: int | None = None  # rows of a block
     vectors: int | None = None  # of columns, in a block and a panel
     chunk: int | None = None  # rows of a task
+    stretch: int | None = None  # steps of the sum that all blocks of a task pass along; 0 is all
     slices: int | None = None  # of the sum, which run side by side
     fused: bool = True  # what follows it is part of its kernel
 

@@ -19,7 +19,9 @@ from litz.ir.sizes import rounded_up, symbols
 @dataclass(frozen=True)
 class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums."""
+    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums. All
+    blocks of a task pass along `stretch` steps before the next ones, and then `most` rows of sums
+    wait at a time; with none, a block is summed to its end."""
 
     block: int
     width: int
@@ -30,6 +32,8 @@ class Blocking:
     depth: int
     group: int
     taps: int = 1
+    stretch: int = 0
+    most: int = 0
 
     @property
     def steps(self) -> int:
