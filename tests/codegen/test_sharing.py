@@ -1,4 +1,4 @@
-"""Kernels of one launch, large and small: every point is computed once, on any number of threads."""
+"""Kernels of one launch, large and small: each point is computed once, on any number of threads."""
 
 from __future__ import annotations
 
