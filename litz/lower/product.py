@@ -37,6 +37,9 @@ SHORTEST_SLICE = 512
 WORTH_A_SLICE = 2_000_000
 # Bytes between rows from which every one of them lies on pages of its own: packed, they do not.
 FAR_APART = 1 << 13
+# Columns from which a left operand whose steps are far apart is copied: 2048 x 2048 x 2048 gains a
+# twentieth by it, 2048 x 512 x 512 loses a seventh.
+MANY_COLUMNS = 1024
 
 
 @rule("mm", "bmm", "_int_mm")
@@ -88,7 +91,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
             emit_narrow(low, target, a, narrow, (i, j, k))
             return
     right, group = _right(low, a, b, (*batch, k, j))
-    left = _left(low, a, group).at((*batch, i, k))
+    left = _left(low, a, group, b.shape[-1].number).at((*batch, i, k))
     slices = 1 if batch else _slices(low, target, k.extent.number, group)
     if slices == 1:
         _emit(low, target, (*batch, i, j), (left, right), k)
@@ -135,7 +138,7 @@ def emit_narrow(
 ) -> None:
     """The same with a weight that stays narrow; its scale comes behind the sum."""
     i, j, k = place
-    left = _left(low, a, 1).at((i, k))
+    left = _left(low, a, 1, target.shape[-1].number).at((i, k))
     if narrow.scale is None:
         _emit(low, target, (i, j), (left, narrow.value), k)
         return
@@ -215,14 +218,18 @@ def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:
 # -- the left operand --------------------------------------------------------------------------
 
 
-def _left(low: Lowering, a: View, group: int) -> View:
+def _left(low: Lowering, a: View, group: int, columns: int) -> View:
     """The left operand as the kernel reads it: numbers one by one, in the type of the sums, or in
-    groups of neighbours. What lies otherwise is copied: each element is read once a panel."""
+    groups of neighbours. What lies otherwise is copied: each element is read once a panel. The rows
+    of a block may be neighbours instead of the steps, as they are in the gradient of a weight,
+    unless steps are so far apart and panels so many that a copy is soon paid for."""
     if group == 1 and a.dtype.compute is not a.dtype:
         return _copied(low, a, a.dtype.compute)
     place = positions(a.shape)
-    near, _ = _steps(a.at(place), place)
-    return a if near == 1 else _copied(low, a, a.dtype)
+    near, far = _steps(a.at(place), place)
+    dear = near * a.dtype.bytes >= FAR_APART and columns >= MANY_COLUMNS
+    as_it_lies = near == 1 or (group == 1 and far == 1 and not dear)
+    return a if as_it_lies else _copied(low, a, a.dtype)
 
 
 def _copied(low: Lowering, a: View, dtype: DType) -> View:
