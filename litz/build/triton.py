@@ -66,7 +66,7 @@ def _here(job: dict[str, Any]) -> dict[str, Any]:
 def _cubin(kernel: DeviceKernel, result: dict[str, Any]) -> Cubin:
     if "error" in result:
         raise InternalError(f"Triton rejects {kernel.name}: {result['error']}\n{kernel.text}")
-    if result["scratch"]:
+    if result["scratch"] > kernel.scratch:
         raise InternalError(f"{kernel.name} needs scratch memory that no launch gives it")
     code = base64.b64decode(result["code"])
     return Cubin(result["name"], code, result["shared"], result["warps"])

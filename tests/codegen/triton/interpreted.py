@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from torch._C._dynamo.guards import _empty_strided_cpu
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from litz.build import build_launcher
@@ -91,10 +92,10 @@ def _watched(method: str, where: Callable[..., tuple[Any, Any]]) -> None:
     """Make a memory access of the interpreter look at its addresses first."""
     original = getattr(InterpreterBuilder, method)
 
-    def checked(self: Any, *args: Any) -> Any:
+    def checked(self: Any, *args: Any, **named: Any) -> Any:
         pointers, mask = where(*args)
-        Bounds.check(pointers.data, mask.data)
-        return original(self, *args)
+        Bounds.check(pointers.data, np.asarray(mask.data))
+        return original(self, *args, **named)
 
     setattr(InterpreterBuilder, method, checked)
 
@@ -104,6 +105,16 @@ _watched("create_masked_store", lambda pointers, value, mask, *_: (pointers, mas
 _watched("create_atomic_rmw", lambda op, pointers, value, mask, *_: (pointers, mask))
 
 
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _with_index(tensor: Any, scope: Any) -> None:
+    """A number that a loop begins at; NumPy no longer takes an array of one for it."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = _with_index
 _cast = InterpreterBuilder.cast_impl
 
 
@@ -222,9 +233,9 @@ class Interpreted:
     def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
         slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(len(kernel.pointers))]
         addresses = [slot.value or 0 for slot in slots]
-        for k in range(2):  # Triton's own parameters stay empty
+        for k in range(2):  # Triton's own parameters: memory for programs that need some
             hidden = ctypes.c_void_p.from_address(parameters[len(kernel.pointers) + k])
-            assert hidden.value is None
+            assert (hidden.value is not None) == (k == 0 and kernel.scratch > 0)
         spans = [*self.spans[kernel.name], 4]
         Bounds.allowed = tuple((a, a + n) for a, n in zip(addresses, spans, strict=False))
         data = addresses[: len(addresses) - kernel.checks]
