@@ -191,7 +191,8 @@ class ScheduledKernel(Generic[C]):
         if isinstance(self.choice, Tiling):
             sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
             tiles = product(rounded_up(a.extent, block) for a, block in sizes)
-            return integer(min(self.choice.programs, tiles.number)) if self.choice.programs else tiles
+            most = self.choice.programs
+            return integer(min(most, tiles.number)) if most else tiles
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:

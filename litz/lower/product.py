@@ -202,7 +202,8 @@ def _check_device(low: Lowering, a: View, b: View) -> None:
     """Where nothing is packed, the library computes what has more than a few rows, unless timing or
     the user says else; and operands must lie as a tile reads them."""
     rows = a.shape[-2].hint
-    ours = low.product_choice.form is not None or "ATEN" not in low.config.max_autotune_gemm_backends
+    alone = "ATEN" not in low.config.max_autotune_gemm_backends
+    ours = alone or low.product_choice.form is not None
     if rows > low.target.product_rows and not ours:
         raise NotGenerated("products of so many rows are the library's on this target")
     if rows > 1 and not is_known(*a.shape, *b.shape):
