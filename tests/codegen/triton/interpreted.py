@@ -26,6 +26,7 @@ from litz.build.triton_worker import function_of
 from litz.codegen import emit
 from litz.config import snapshot
 from litz.errors import DriverError
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
@@ -299,14 +300,15 @@ def run_kernel(
 
 
 def tiled(
-    function: Callable[..., Any], *inputs: Any, target: Target = TARGET, **options: Any
-) -> Stages:
+    function: Callable[..., Any], *inputs: Any, target: Target = TARGET,
+    choices: Choices = NO_CHOICES, **options: Any,
+) -> Stages:  # fmt: skip
     """Every stage up to `schedule`, for the GPU."""
     found: list[Stages] = []
     config = snapshot({name.replace("__", "."): value for name, value in options.items()})
 
     def compiler(module: torch.fx.GraphModule) -> Callable[..., Any]:
-        found.append(staged(module, target, config, inputs))
+        found.append(staged(module, target, config, inputs, choices))
         return module.forward  # type: ignore[no-any-return]
 
     with torch.no_grad():
