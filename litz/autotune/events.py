@@ -26,10 +26,15 @@ class Recorded:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             call()
-        torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.kept = call()
+        torch.cuda.synchronize()
+        # torch's own context manager collects garbage each time, which takes longer than a trial.
+        with torch.cuda.stream(stream):
+            self.graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self.kept = call()
+            finally:
+                self.graph.capture_end()
 
     def replay(self) -> None:
         self.graph.replay()

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from litz.autotune.cost import Machine
 from litz.autotune.regions import Size
 from litz.config import Config
@@ -65,7 +67,8 @@ def candidates(size: Size, target: Target, config: Config, machine: Machine) -> 
     named = {"CPP": "LITZ", "TRITON": "LITZ"}
     allowed = {named.get(b, b) for b in config.max_autotune_gemm_backends.split(",")}
     found = [ProductChoice("ATEN")] if "ATEN" in allowed else []
-    if "LITZ" not in allowed:
+    exact = size.dtype == "float32" and not torch.backends.cuda.matmul.allow_tf32
+    if "LITZ" not in allowed or exact:  # tensor cores have nothing to offer for exact f32
         return found
     ours = tiles(size, target)
     ours.sort(key=lambda choice: estimate(size, choice, target, machine))

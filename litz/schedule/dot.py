@@ -30,6 +30,8 @@ from litz.ir.sizes import is_known
 from litz.schedule.tile import folded, is_far
 from litz.target import Target
 
+# Exact products of f32 are no matter of tensor cores: each step is written out, so steps are short.
+EXACT_SIDES, EXACT_STEP, EXACT_WARPS = (64, 64), 16, 4
 # Ops whose factors torch may shorten to tf32.
 SHORTENED = frozenset(f"aten.{op}.default" for op in ("mm", "addmm", "bmm", "baddbmm"))
 SMALLEST = 16  # side of a tile
@@ -64,7 +66,14 @@ def dot_tiles(
     rule = product_tiling(found, target)
     if multiplied_type(found) is F32:
         rule = replace(rule, precision=_precision(kernel))
+        rule = _exact(rule) if rule.precision == "ieee" else rule
     return whole, _as_chosen(rule, found, target, chosen)
+
+
+def _exact(rule: Tiling) -> Tiling:
+    *batch, height, width = rule.blocks
+    sides = (min(n, most) for n, most in zip((height, width), EXACT_SIDES, strict=True))
+    return replace(rule, blocks=(*batch, *sides), depth=EXACT_STEP, warps=EXACT_WARPS)
 
 
 def _precision(kernel: Kernel) -> str:
@@ -119,7 +128,7 @@ def _as_chosen(rule: Tiling, product: Product, target: Target, chosen: ProductCh
         rule, blocks=blocks, depth=chosen.step or rule.depth, warps=chosen.warps or rule.warps,
         stages=chosen.stages or rule.stages,
     )  # fmt: skip
-    if chosen.form in (None, "TILES"):
+    if chosen.form in (None, "TILES") or tiling.precision == "ieee":
         return tiling
     copied = tuple(s for s in ("left", "right") if _is_copied(product, s, tiling))
     programs = target.threads * (1 if chosen.form == "PERSISTENT" else 0)

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from litz.ir.choices import ANY, Choices, ProductChoice
+from tests.codegen.triton.cases import _interpreter
 from tests.stages import as_array
 
 TILE = {"height": 32, "width": 32, "step": 32, "warps": 4, "stages": 2}
@@ -42,6 +43,7 @@ class Case:
     kernels: int = 1
     options: dict[str, Any] = field(default_factory=dict)
     loose: float = 1e-5
+    tf32: bool = False
 
 
 def _choice(form: str, **more: Any) -> ProductChoice:
@@ -58,13 +60,14 @@ def _forms() -> dict[str, Case]:
         for form in ("TILES", "DESCRIPTORS", "PERSISTENT"):
             w = drawn(1, columns, 96, dtype=dtype)
             copied = () if form == "TILES" else ("left", "right")
+            given = {"tf32": name == "f32"}
             turned = Case(lambda x, w, p=product: p(x, w.t()), (x, w), _choice(form), copied)
-            found[f"{name} {form}"] = turned
+            found[f"{name} {form}"] = replace(turned, **given)
             wide = drawn(1, 96, columns + 6, dtype=dtype)
             halves = name in ("bf16", "f16")
             copied = copied if halves else copied[:1]
             plain = Case(lambda x, w, p=product: p(x, w), (x, wide), _choice(form), copied)
-            found[f"{name} {form} by rows"] = plain
+            found[f"{name} {form} by rows"] = replace(plain, **given)
     return found
 
 
@@ -76,6 +79,10 @@ EPILOGUE = 2e-2  # halves are rounded where they are stored, and that differs fr
 
 CASES: dict[str, Case] = {
     **_forms(),
+    "exact f32": Case(
+        lambda x, w: x @ w, (drawn(0, 70, 96).float(), drawn(1, 96, 90).float()),
+        _choice("DESCRIPTORS", step=16),
+    ),
     "odd sum": Case(torch.mm, (drawn(0, 70, 50), drawn(1, 50, 90)), _choice("DESCRIPTORS")),
     "linear, gelu": Case(
         lambda x, w, b: F.gelu(F.linear(x, w, b)), (X, W, B), _choice("PERSISTENT"),
@@ -121,12 +128,11 @@ CASES: dict[str, Case] = {
 
 def check(name: str) -> list[dict[str, Any]]:
     """Run a case and compare it; its kernels, as they go to the builder."""
-    from tests.codegen.triton import interpreted as there
-
-    case = CASES[name]
+    there, case = _interpreter(), CASES[name]
     target = replace(there.TARGET, threads=4, product_rows=1)
     choices = Choices(products={ANY: case.choice})
     options = {**case.options, "target": target, "choices": choices}
+    torch.backends.cuda.matmul.allow_tf32 = case.tf32
     made = there.tiled(lambda *args: case.function(*args), *case.inputs, **options)
     tilings = [k.choice for k in made.scheduled if k.choice.depth]
     assert len(tilings) == 1 and len(made.scheduled) == case.kernels, made.scheduled
