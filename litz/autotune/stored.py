@@ -17,7 +17,7 @@ from litz.ir.scheduled import Tiling
 
 # Fields that are no positive numbers, and what they may be.
 NAMED: dict[str, tuple[Any, ...]] = {
-    "backend": ("LITZ", "ATEN", "LOOP"), "fused": (True, False), "prologue": (True, False),
+    "backend": ("LITZ", "ATEN", "LOOP"), "fused": (True, False),
     "form": FORMS,
 }  # fmt: skip
 

@@ -53,7 +53,6 @@ class ProductChoice(_Short):
     step: int | None = None  # points of the sum that are loaded together
     warps: int | None = None
     stages: int | None = None  # steps that are under way
-    prologue: bool = False  # what makes its operands, element by element, is part of its kernel
 
 
 @dataclass(frozen=True, repr=False)
