@@ -49,6 +49,7 @@ class Target:
     most_pieces: int = 0
     # The longest row that a program holds whole, if there is a limit: a longer one comes in blocks.
     longest_row: int = 0
+    copies_tiles: bool = False  # whether an engine of its own copies tiles of matrices
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -183,6 +184,7 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         few_rows=256,
         most_pieces=1024,
         longest_row=16384,
+        copies_tiles=capability >= (9, 0),
         unspelled=NOT_ON_CUDA,
     )
 

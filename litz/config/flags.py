@@ -102,6 +102,11 @@ class Triton:
         "Launch a run of kernels as one CUDA graph when every tensor is where it was before.",
         code=False,
     )
+    autotune_at_compile_time: bool = flag(
+        False,
+        "autotune",
+        "Time two or three tilings of each GPU kernel while compiling, whatever else is asked for.",
+    )
     product_rows: int = flag(
         1,
         "lower",

@@ -143,7 +143,9 @@ class Tiling:
     registers, whole; `ordered` says that where stores may meet, points come one after the other
     instead of all at once; `wide` says that places need 64 bits. A matrix product takes `depth`
     points of its sum a step, and tiles of columns pass by `together` tiles of rows at a time, so
-    that both stay in the cache."""
+    that both stay in the cache. With `programs`, there are no more of them than that, and each
+    takes one tile after the other. `descriptors` are the operands that the GPU's own engine copies,
+    tile by tile; `precision` is how tensor cores multiply f32."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -153,6 +155,9 @@ class Tiling:
     wide: bool = False
     depth: int = 0  # no matrix product
     together: int = 1
+    programs: int = 0
+    descriptors: tuple[str, ...] = ()  # among "left" and "right"
+    precision: str = ""
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""
@@ -189,7 +194,9 @@ class ScheduledKernel(Generic[C]):
         a GPU."""
         if isinstance(self.choice, Tiling):
             sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
-            return product(rounded_up(a.extent, block) for a, block in sizes)
+            tiles = product(rounded_up(a.extent, block) for a, block in sizes)
+            most = self.choice.programs
+            return integer(min(most, tiles.number)) if most else tiles
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:

@@ -15,6 +15,8 @@ from litz.ir.program import Buffer
 ERROR_FLAG, ARENA = 0, 1
 # A GPU's table goes on with the stream and the address of the driver's launch function.
 STREAM, LAUNCH = 2, 3
+# The workspace of kernels whose programs need memory of their own.
+SCRATCH = "scratch of programs"
 # Elements of each parameter that are remembered, to see a change that torch does not count.
 SAMPLES = 32
 
@@ -63,13 +65,15 @@ class DeviceKernel:
     warps: int
     stages: int
     checks: bool = False
+    scratch: int = 0  # bytes of memory for each program
 
 
 @dataclass(frozen=True)
 class DeviceSource:
     """The kernels of a graph, each once, and the text of the native functions that launch them.
     `names[k]` is the kernel of step k; `handles` is the table entry of each kernel's handle, behind
-    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads."""
+    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads; one
+    of them, SCRATCH, is what kernels with scratch share: they run one after the other."""
 
     kernels: tuple[DeviceKernel, ...]
     text: str

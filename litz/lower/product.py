@@ -18,7 +18,9 @@ import torch
 from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
 from litz.ir.index import ONE, coefficient, flat_index, floordiv, modulo, simplify_indices
+from litz.ir.product import MULTIPLIED
 from litz.ir.program import Buffer
+from litz.ir.sizes import is_known
 from litz.lower.dequantise import Narrow, narrow_operand
 from litz.lower.panels import in_panels, packed_panels
 from litz.lower.registry import NotGenerated, rule
@@ -27,6 +29,7 @@ from litz.lower.values import Lowering, View, element, positions
 # A product of fewer points is as quick in ATen, and a sum over fewer does not fill the pipes.
 FEWEST_POINTS = 1 << 12
 FLOATS = (F32, F64, BF16, F16)
+HALVES = (BF16, F16)
 SHORTEST_SUM = 16
 # Rows for which packing the right operand at each call pays: it costs about as much as the products
 # with six rows, and ATen packs as well. With fewer rows ATen reads it as it lies.
@@ -82,7 +85,11 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
         _check(low, a, b)
     if alone or not low.target.panels:
         operands = a.at((*batch, i, k)), b.at((*batch, k, j))
-        _emit(low, target, (*batch, i, j), operands, k)
+        slices = low.product_choice.slices or 1
+        if slices == 1 or batch or k.extent.number % slices:
+            _emit(low, target, (*batch, i, j), operands, k)
+        else:
+            _emit_slices(low, target, (i, j, k), operands, slices)
         return
     if not batch and target.dtype.compute is F32:
         width = low.panel_columns(F32.bytes, b.shape[-1].number)
@@ -155,12 +162,12 @@ def _emit(
 
 
 def _check(low: Lowering, a: View, b: View) -> None:
-    rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
     if low.config.max_autotune_gemm_backends == "ATEN" or low.product_choice.backend == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone, or ATen is quicker")
-    if rows > low.target.product_rows:
-        raise NotGenerated("products of so many rows are the library's on this target")
-    in_fours = a.dtype is I8 and low.target.dot_group("i8", "i8") > 1
+    if not low.target.panels:
+        _check_device(low, a, b)
+    rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
+    in_fours = a.dtype is I8 and (low.target.dot_group("i8", "i8") > 1 or not low.target.panels)
     if b.dtype is not a.dtype or not (in_fours or a.dtype in FLOATS):
         raise NotGenerated("a product of this type")
     if rows * depth * columns < FEWEST_POINTS or depth < SHORTEST_SUM:
@@ -170,8 +177,6 @@ def _check(low: Lowering, a: View, b: View) -> None:
         raise NotGenerated("a product with fewer columns than lanes")
     if len(a.shape) == 3 and a.shape[0] is not ONE and a.shape[-2] is ONE:
         raise NotGenerated("a batch of single rows: each reads a matrix of its own once")
-    if not low.target.panels:
-        _check_device(a, b, rows)
 
 
 # -- the right operand -------------------------------------------------------------------------
@@ -196,13 +201,22 @@ def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Ex
     return b.at(place), 1
 
 
-def _check_device(a: View, b: View, rows: int) -> None:
-    """Where nothing is packed, operands must lie as a tile reads them."""
+def _check_device(low: Lowering, a: View, b: View) -> None:
+    """Where nothing is packed, the library computes what has more than a few rows, unless timing or
+    the user says else; and operands must lie as a tile reads them."""
+    rows = a.shape[-2].hint
+    alone = "ATEN" not in low.config.max_autotune_gemm_backends
+    ours = alone or low.product_choice.form is not None
+    if rows > low.target.product_rows and not ours:
+        raise NotGenerated("products of so many rows are the library's on this target")
+    if rows > 1 and not is_known(*a.shape, *b.shape):
+        raise NotGenerated("a product of sizes that only a call knows")
     place = positions(b.shape)
     near, far = _steps(b.at(place), place)
     if rows == 1 and far != 1:
         raise NotGenerated("a right operand whose columns do not lie together")
-    if rows > 1 and (1 not in (near, far) or a.dtype not in (BF16, F16)):
+    few = rows <= low.target.product_rows
+    if rows > 1 and (1 not in (near, far) or a.dtype not in (HALVES if few else MULTIPLIED)):
         raise NotGenerated("operands that tensor cores do not take as they lie")
 
 

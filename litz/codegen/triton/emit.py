@@ -16,7 +16,7 @@ blocks of it if not.
 from __future__ import annotations
 
 from litz.codegen.triton.ops import TYPES, converted, spelled
-from litz.codegen.triton.product import order_of_tiles, sums
+from litz.codegen.triton.product import DESCRIPTOR_BYTES, ProductEmitter
 from litz.codegen.triton.reductions import Folding
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values
@@ -37,12 +37,19 @@ class KernelEmitter:
         self.values = Values(self.kernel, self.tile)
         self.folding = Folding(self.values)
         self.row: Expr | None = None  # the row whose numbers `r` holds
+        given = (self.values, self.kernel, self.tile, self.tiling)
+        self.product = ProductEmitter(*given) if self.tiling.depth else None
 
     @property
     def parameters(self) -> list[str]:
         """The names of the arguments; the error flag is the last, if an index is checked."""
         names = [f"b{k}" for k in range(len(self.scheduled.arguments))]
         return [*names, "error"] if self.values.checks else names
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of memory that each program needs for itself."""
+        return DESCRIPTOR_BYTES * len(self.tiling.descriptors)
 
     def emit(self) -> str:
         """The function, below a comment that says what it serves."""
@@ -52,18 +59,22 @@ class KernelEmitter:
         origins = dict.fromkeys(str(o) for o in self.kernel.origins)
         comments = [f"# {origin}" for origin in origins]
         head = f"def {self.name}({', '.join(self.parameters)}):"
-        body = [INDENT + line for line in self.values.before]
+        lines = self.values.before
+        lines = lines if self.product is None else self.product.whole(lines)
+        body = [INDENT + line for line in lines]
         return "\n".join([*comments, "@triton.jit", head, *body, ""])
 
     def _outer_axes(self) -> None:
         """The last axis runs fastest from program to program."""
-        if self.tiling.depth:
-            lines, tiles = order_of_tiles(self.kernel, self.tiling)
+        if self.product is not None:
+            lines, tiles = self.product.order_of_tiles()
         else:
             lines, tiles = [], self._tile_numbers()
         for axis, block in zip(self.kernel.outer, self.tiling.blocks, strict=True):
             number = tiles[axis]
             start = number if block == 1 else f"({number}) * {block}"
+            if self.product is not None and block > 1:
+                start = f"{axis.attr}_at"
             numbers = f" + {self.tile.numbers(axis, block)}" if block > 1 else ""
             lines.append(f"{axis.attr} = {start}{numbers}")
             if block > 1 and self.tile.is_masked(axis):
@@ -90,8 +101,8 @@ class KernelEmitter:
         if not phase.inner:
             self._stores(phase.stores)
             return
-        if self.tiling.depth:
-            sums(self.values, self.kernel, self.tile, self.tiling)
+        if self.product is not None:
+            self.product.sums()
             self._stores(phase.completing)
             return
         (row,) = phase.inner

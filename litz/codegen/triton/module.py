@@ -10,9 +10,12 @@ from litz.codegen.triton.emit import KernelEmitter
 from litz.codegen.triton.launch import launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
-from litz.ir.program import Plan
+from litz.ir.dtypes import U8
+from litz.ir.expr import integer
+from litz.ir.index import ONE
+from litz.ir.program import Buffer, Plan
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.source import LAUNCH, DeviceKernel, DeviceSource
+from litz.ir.source import LAUNCH, SCRATCH, DeviceKernel, DeviceSource
 
 
 def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> DeviceSource:
@@ -28,6 +31,7 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     placed = {b.name: b for k in scheduled for b in k.arguments if b.name not in plan.slots}
     known = {b.name for b in plan.outside}
     workspaces = tuple(b for name, b in placed.items() if name not in known)
+    workspaces += _scratch(list(made.values()), plan)
     layout = table_layout(plan, workspaces)
     first = LAUNCH + 1 + len(layout)
     handles = {name: first + 2 * k for k, name in enumerate(kernels)}
@@ -53,7 +57,17 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
         scheduled.choice.warps,
         scheduled.choice.stages,
         checks,
+        emitter.scratch,
     )
+
+
+def _scratch(kernels: list[DeviceKernel], plan: Plan) -> tuple[Buffer, ...]:
+    """Memory for the programs of the kernel that needs most of it."""
+    most = max((k.scratch * k.programs for k in kernels), default=0)
+    if not most:
+        return ()
+    device = next(b.device for k in plan.graph.kernels for b in k.writes)
+    return (Buffer(SCRATCH, U8, (integer(most),), (ONE,), device),)
 
 
 def _identifier(name: str) -> str:

@@ -51,8 +51,8 @@ class Values:
     """Emits expressions. `lines` takes what depends on the row while a loop runs along it,
     `before` takes all else; without a loop they are the same list."""
 
-    def __init__(self, kernel: Kernel, tile: Tile) -> None:
-        self.tile, self.kernel = tile, kernel
+    def __init__(self, kernel: Kernel, tile: Tile, prefix: str = "v") -> None:
+        self.tile, self.kernel, self.prefix = tile, kernel, prefix
         self.before: list[str] = []
         self.lines = self.before
         self.loop: Expr | None = None  # the row axis that a loop runs along
@@ -86,7 +86,7 @@ class Values:
 
     def name(self) -> str:
         self._names += 1
-        return f"v{self._names - 1}"
+        return f"{self.prefix}{self._names - 1}"
 
     def line(self, text: str, sides: Sides, inside: bool) -> Text:
         """Give an expression a name, inside the loop or before it."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from torch._C._dynamo.guards import _empty_strided_cpu
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from litz.build import build_launcher
@@ -25,6 +26,7 @@ from litz.build.triton_worker import function_of
 from litz.codegen import emit
 from litz.config import snapshot
 from litz.errors import DriverError
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
@@ -91,10 +93,10 @@ def _watched(method: str, where: Callable[..., tuple[Any, Any]]) -> None:
     """Make a memory access of the interpreter look at its addresses first."""
     original = getattr(InterpreterBuilder, method)
 
-    def checked(self: Any, *args: Any) -> Any:
+    def checked(self: Any, *args: Any, **named: Any) -> Any:
         pointers, mask = where(*args)
-        Bounds.check(pointers.data, mask.data)
-        return original(self, *args)
+        Bounds.check(pointers.data, np.asarray(mask.data))
+        return original(self, *args, **named)
 
     setattr(InterpreterBuilder, method, checked)
 
@@ -104,6 +106,16 @@ _watched("create_masked_store", lambda pointers, value, mask, *_: (pointers, mas
 _watched("create_atomic_rmw", lambda op, pointers, value, mask, *_: (pointers, mask))
 
 
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _with_index(tensor: Any, scope: Any) -> None:
+    """A number that a loop begins at; NumPy no longer takes an array of one for it."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = _with_index
 _cast = InterpreterBuilder.cast_impl
 
 
@@ -222,9 +234,9 @@ class Interpreted:
     def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
         slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(len(kernel.pointers))]
         addresses = [slot.value or 0 for slot in slots]
-        for k in range(2):  # Triton's own parameters stay empty
+        for k in range(2):  # Triton's own parameters: memory for programs that need some
             hidden = ctypes.c_void_p.from_address(parameters[len(kernel.pointers) + k])
-            assert hidden.value is None
+            assert (hidden.value is not None) == (k == 0 and kernel.scratch > 0)
         spans = [*self.spans[kernel.name], 4]
         Bounds.allowed = tuple((a, a + n) for a, n in zip(addresses, spans, strict=False))
         data = addresses[: len(addresses) - kernel.checks]
@@ -288,14 +300,15 @@ def run_kernel(
 
 
 def tiled(
-    function: Callable[..., Any], *inputs: Any, target: Target = TARGET, **options: Any
-) -> Stages:
+    function: Callable[..., Any], *inputs: Any, target: Target = TARGET,
+    choices: Choices = NO_CHOICES, **options: Any,
+) -> Stages:  # fmt: skip
     """Every stage up to `schedule`, for the GPU."""
     found: list[Stages] = []
     config = snapshot({name.replace("__", "."): value for name, value in options.items()})
 
     def compiler(module: torch.fx.GraphModule) -> Callable[..., Any]:
-        found.append(staged(module, target, config, inputs))
+        found.append(staged(module, target, config, inputs, choices))
         return module.forward  # type: ignore[no-any-return]
 
     with torch.no_grad():
