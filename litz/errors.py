@@ -343,6 +343,23 @@ class CudaGraphsRefused(UserError):
         )
 
 
+class CaptureFailed(UserError, RuntimeError):
+    """CUDA could not record a graph that nothing seemed to be in the way of.
+
+    Most often a library call waits for the GPU inside. The error below this one shows the call.
+    Leave it out of what is compiled, register it with the tag `cudagraph_unsafe`, so that the
+    graph is cut around it, or compile without CUDA graphs.
+    """
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"CUDA could not record the graph: {why.strip().partition(chr(10))[0]} "
+            "Leave the call that the traceback shows out of what is compiled, tag it as "
+            "cudagraph_unsafe, or set triton.cudagraphs=False."
+        )
+
+
 class InputMismatch(UserError):
     """A compiled graph was called with an input that it was not compiled for.
 

@@ -34,8 +34,9 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     steps = [(k, kernels[name]) for k, name in zip(scheduled, names, strict=True)]
     text = launcher_text(plan, steps, layout, handles)
     parts = tuple(segments(plan))
+    given = tuple(tuple(b.name for b in k.arguments) for k in scheduled)
     return DeviceSource(
-        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces
+        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given
     )
 
 
