@@ -61,7 +61,7 @@ def _shows_inputs(x: torch.Tensor, w: torch.Tensor) -> Any:
     return x, w.t(), _long(x + w)
 
 
-def _check(there: Any, function: Callable[..., Any], parts: int, shown: int, holding: bool) -> None:
+def check(there: Any, function: Callable[..., Any], parts: int, shown: int, holding: bool) -> None:
     """`shown` parts give outputs: while those live, each call needs a recording of its own."""
     _define_unsafe()
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
