@@ -129,6 +129,17 @@ class UnknownBenchmark(UserError, ValueError):
         super().__init__(f"there is no {kind} {name!r}. Choose from: {', '.join(self.known)}.")
 
 
+class SuiteCannotRun(UserError):
+    """`python -m litz bench` was asked for a suite that needs what this machine does not have.
+
+    The message says what. `--suite all` leaves such suites out.
+    """
+
+    def __init__(self, suite: str, why: str) -> None:
+        self.suite, self.why = suite, why
+        super().__init__(f"suite {suite!r} cannot run here: {why}. Choose another suite.")
+
+
 class DifferentMachines(UserError, ValueError):
     """`python -m litz bench --from` was given results of different machines.
 

@@ -29,6 +29,7 @@ from litz.errors import (
     PassFailed,
     SizeUnknown,
     StageFailed,
+    SuiteCannotRun,
     UnknownBenchmark,
     UnknownFlag,
     UnknownMode,
@@ -152,6 +153,10 @@ TEXTS: list[tuple[LitzError, str]] = [
         NotFinite("t1", "aten.log.default (model.py:3)", 2, 0),
         "t1 holds 2 NaN and 0 infinities: aten.log.default (model.py:3). "
         "Look at what this line computes, or set nan_asserts=False.",
+    ),
+    (
+        SuiteCannotRun("gpu", "torch finds no CUDA device here"),
+        "suite 'gpu' cannot run here: torch finds no CUDA device here. Choose another suite.",
     ),
     (
         CudaGraphsRefused(["cond decides on the CPU what runs next (model.py:3)"]),

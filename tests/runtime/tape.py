@@ -32,7 +32,8 @@ class Tape:
         def replay() -> None:
             self.replays += 1
             for out, new in zip(outputs, call(list(inputs)), strict=True):
-                out.copy_(new)
+                if out is not None:
+                    out.copy_(new)
 
         return replay, outputs
 
