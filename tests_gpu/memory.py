@@ -32,7 +32,7 @@ SAMPLE = (
 TOOL = "compute-sanitizer"
 ZONE = 1024  # bytes on either side
 PATTERN = 0xA5
-LIMIT = 300.0  # seconds
+LIMIT = 150.0  # seconds
 
 
 def tool(path: str | None = None) -> str | None:

@@ -54,7 +54,8 @@ class Binary:
 @dataclass(frozen=True)
 class DeviceKernel:
     """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
-    the last one is the error flag if `checks`."""
+    the last one is the error flag if `checks`. If it `rounds` inside, no two operations may be
+    joined to one that rounds once."""
 
     name: str
     text: str
@@ -63,6 +64,7 @@ class DeviceKernel:
     warps: int
     stages: int
     checks: bool = False
+    rounds: bool = False
 
 
 @dataclass(frozen=True)

@@ -35,17 +35,17 @@ ALIGNMENT = 16  # bytes; what Triton was told of every pointer
 
 
 class DeviceEntry(Entry):
-    """Writes the function for a graph on `device`, or for a part of one: `used` are the names of
-    the workspaces that its kernels take, and `arena` gives what all parts share."""
+    """Writes the function for a graph on `device`, or for a part of one: `unused` are workspaces
+    of kernels in other parts, and `arena` gives what all parts share."""
 
     def __init__(
         self, plan: Plan, source: DeviceSource, segments: Segments,
         constants: dict[str, torch.Tensor], device: Any, config: Config,
-        arena: Callable[[], torch.Tensor] | None = None, used: frozenset[str] | None = None,
+        arena: Callable[[], torch.Tensor] | None = None, unused: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         super().__init__(plan, source, segments, constants, None, config)
         self.shared, self.device = arena, device
-        self.workspaces = [b for b in source.workspaces if used is None or b.name in used]
+        self.workspaces = [b for b in source.workspaces if b.name not in unused]
         self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
         self.names.update(aligned=aligned, reinterpret=_reinterpret_tensor, stream=device.stream)
         self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type

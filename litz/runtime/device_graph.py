@@ -68,6 +68,7 @@ class DeviceGraph:
         if len(segment.kernels) < FEWEST or not self.policy.runs or self.policy.recorded:
             return native
         names = {name for k in segment.kernels for name in self.source.arguments[k]}
+        names |= {b.name for b in self.source.workspaces}
         used = [place for name, place in self.source.layout.items() if name in names]
         return Launches(native, (ARENA, *used), self._copied, self.device)
 

@@ -23,6 +23,7 @@ import torch
 
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Kernel, KernelGraph, Output, Plan, ViewArg, read, written
+from litz.ir.source import DeviceSource
 from litz.runtime.cudagraphs import Call, Replayed, positions_written
 from litz.runtime.device_entry import DeviceEntry
 from litz.runtime.graph_policy import Part
@@ -176,9 +177,8 @@ def _calls(graph: Any, constants: dict[str, torch.Tensor], made: list[Piece]) ->
     config = replace(graph.config, size_asserts=False)  # the driver has looked at the inputs
     for piece in made:
         native = [f for s, f in graph.native.items() if piece.kernels.issuperset(s.kernels)]
-        used = frozenset(name for k in piece.kernels for name in graph.source.arguments[k])
         parts = (piece.plan, graph.source, native, constants, graph.device, config)
-        entry = DeviceEntry(*parts, arena=shared, used=used)
+        entry = DeviceEntry(*parts, arena=shared, unused=_of_others(graph.source, piece))
         call = graph.written(entry.text(), entry.names)
         if not piece.recorded:
             yield call
@@ -191,6 +191,12 @@ def _calls(graph: Any, constants: dict[str, torch.Tensor], made: list[Piece]) ->
         )  # fmt: skip
         before.append(replay)
         yield replay.call
+
+
+def _of_others(source: DeviceSource, piece: Piece) -> frozenset[str]:
+    """What only kernels of other parts are given."""
+    mine = {name for k in piece.kernels for name in source.arguments[k]}
+    return frozenset(name for names in source.arguments for name in names) - mine
 
 
 def _nothing() -> None:

@@ -10,7 +10,8 @@ from litz.codegen.triton.emit import KernelEmitter
 from litz.codegen.triton.launch import launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
-from litz.ir.program import Plan
+from litz.ir.expr import walk
+from litz.ir.program import Kernel, Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.source import LAUNCH, DeviceKernel, DeviceSource
 
@@ -54,6 +55,16 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
         scheduled.choice.warps,
         scheduled.choice.stages,
         checks,
+        _rounds(scheduled.kernel),
+    )
+
+
+def _rounds(kernel: Kernel) -> bool:
+    """Whether a value that was rounded to a half is computed with. LLVM does so in halves, and
+    would join a product and a sum of them to one step, whose product is not rounded."""
+    nodes = (a for n in walk(*exprs_of(kernel)) if n.op != "load" for a in n.args)
+    return any(
+        a.op in ("cast", "narrow") and a.dtype.is_half and a.args[0].dtype.is_float for a in nodes
     )
 
 
