@@ -80,6 +80,7 @@ def _job(kernel: DeviceKernel, capability: int) -> dict[str, Any]:
         "aligned": len(kernel.pointers) - kernel.checks,
         "warps": kernel.warps,
         "stages": kernel.stages,
+        "joins": not kernel.rounds,
         "capability": capability,
     }
 

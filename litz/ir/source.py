@@ -56,7 +56,8 @@ class Binary:
 @dataclass(frozen=True)
 class DeviceKernel:
     """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
-    the last one is the error flag if `checks`."""
+    the last one is the error flag if `checks`. If it `rounds` inside, no two operations may be
+    joined to one that rounds once."""
 
     name: str
     text: str
@@ -66,6 +67,7 @@ class DeviceKernel:
     stages: int
     checks: bool = False
     scratch: int = 0  # bytes of memory for each program
+    rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class DeviceSource:
     """The kernels of a graph, each once, and the text of the native functions that launch them.
     `names[k]` is the kernel of step k; `handles` is the table entry of each kernel's handle, behind
     which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads; one
-    of them, SCRATCH, is what kernels with scratch share: they run one after the other."""
+    of them, SCRATCH, is what kernels with scratch share: they run one after the other;
+    `arguments[k]` are the names of the buffers that step k is given."""
 
     kernels: tuple[DeviceKernel, ...]
     text: str
@@ -82,6 +85,7 @@ class DeviceSource:
     layout: dict[str, int]
     handles: dict[str, int]
     workspaces: tuple[Buffer, ...] = ()
+    arguments: tuple[tuple[str, ...], ...] = ()
 
     @property
     def functions(self) -> tuple[str, ...]:

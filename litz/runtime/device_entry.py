@@ -18,6 +18,7 @@ and a number of the CPU's is brought over. For x + 1:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,14 +35,17 @@ ALIGNMENT = 16  # bytes; what Triton was told of every pointer
 
 
 class DeviceEntry(Entry):
-    """Writes the function for a graph on `device`."""
+    """Writes the function for a graph on `device`, or for a part of one: `unused` are workspaces
+    of kernels in other parts, and `arena` gives what all parts share."""
 
     def __init__(
         self, plan: Plan, source: DeviceSource, segments: Segments,
         constants: dict[str, torch.Tensor], device: Any, config: Config,
+        arena: Callable[[], torch.Tensor] | None = None, unused: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         super().__init__(plan, source, segments, constants, None, config)
-        self.workspaces, self.device = source.workspaces, device
+        self.shared, self.device = arena, device
+        self.workspaces = [b for b in source.workspaces if b.name not in unused]
         self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
         self.names.update(aligned=aligned, reinterpret=_reinterpret_tensor, stream=device.stream)
         self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type
@@ -56,8 +60,7 @@ class DeviceEntry(Entry):
         """The function `call(args)`."""
         self.lines.append(f"table[{STREAM}] = stream()")
         if self.plan.arena_bytes:
-            kind = self._name("dtype", torch.uint8)
-            self.lines.append(f"arena = empty(({self.plan.arena_bytes},), (1,), {kind})")
+            self.lines.append(self._arena_line())
             self.lines.append(f"table[{ARENA}] = arena.data_ptr()")
         self._inputs()
         for name, tensor in self.constants.items():
@@ -89,6 +92,13 @@ class DeviceEntry(Entry):
             *(f"    {line}" for line in self.lines),
             "finally:", "    give_back(space)",
         ]  # fmt: skip
+
+    def _arena_line(self) -> str:
+        if self.shared is not None:
+            self.names["shared"] = self.shared
+            return "arena = shared()"
+        kind = self._name("dtype", torch.uint8)
+        return f"arena = empty(({self.plan.arena_bytes},), (1,), {kind})"
 
     def _alignment(self, buffer: str) -> int:
         return ALIGNMENT

@@ -8,6 +8,7 @@ import pytest
 
 from litz import errors
 from litz.errors import (
+    CaptureFailed,
     CompileFailed,
     CudaGraphsRefused,
     CustomPassFailed,
@@ -28,6 +29,7 @@ from litz.errors import (
     PassFailed,
     SizeUnknown,
     StageFailed,
+    SuiteCannotRun,
     UnknownBenchmark,
     UnknownFlag,
     UnknownMode,
@@ -153,10 +155,20 @@ TEXTS: list[tuple[LitzError, str]] = [
         "Look at what this line computes, or set nan_asserts=False.",
     ),
     (
+        SuiteCannotRun("gpu", "torch finds no CUDA device here"),
+        "suite 'gpu' cannot run here: torch finds no CUDA device here. Choose another suite.",
+    ),
+    (
         CudaGraphsRefused(["cond decides on the CPU what runs next (model.py:3)"]),
         "triton.require_cudagraphs: the graph cannot be recorded: "
         "cond decides on the CPU what runs next (model.py:3). "
         "Move that out of what is compiled, or set triton.cudagraphs instead.",
+    ),
+    (
+        CaptureFailed("operation not permitted when stream is capturing.\nMore."),
+        "CUDA could not record the graph: operation not permitted when stream is capturing. "
+        "Leave the call that the traceback shows out of what is compiled, tag it as "
+        "cudagraph_unsafe, or set triton.cudagraphs=False.",
     ),
     (
         InputMismatch("1", "f32[2, 3]", "f32[3, 2]"),

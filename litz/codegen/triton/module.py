@@ -11,9 +11,9 @@ from litz.codegen.triton.launch import launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
 from litz.ir.dtypes import U8
-from litz.ir.expr import integer
+from litz.ir.expr import integer, walk
 from litz.ir.index import ONE
-from litz.ir.program import Buffer, Plan
+from litz.ir.program import Buffer, Kernel, Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.source import LAUNCH, SCRATCH, DeviceKernel, DeviceSource
 
@@ -38,8 +38,9 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     steps = [(k, kernels[name]) for k, name in zip(scheduled, names, strict=True)]
     text = launcher_text(plan, steps, layout, handles)
     parts = tuple(segments(plan))
+    given = tuple(tuple(b.name for b in k.arguments) for k in scheduled)
     return DeviceSource(
-        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces
+        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given
     )
 
 
@@ -58,6 +59,16 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
         scheduled.choice.stages,
         checks,
         emitter.scratch,
+        _rounds(scheduled.kernel),
+    )
+
+
+def _rounds(kernel: Kernel) -> bool:
+    """Whether a value that was rounded to a half is computed with. LLVM does so in halves, and
+    would join a product and a sum of them to one step, whose product is not rounded."""
+    nodes = (a for n in walk(*exprs_of(kernel)) if n.op != "load" for a in n.args)
+    return any(
+        a.op in ("cast", "narrow") and a.dtype.is_half and a.args[0].dtype.is_float for a in nodes
     )
 
 

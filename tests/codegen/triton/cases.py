@@ -24,6 +24,7 @@ from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
 from tests.codegen import test_op_tables
+from tests.codegen.triton import parts
 from tests.stages import as_array
 from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
 
@@ -198,11 +199,16 @@ def _wrong_shape() -> None:
     raise AssertionError("nothing was raised")
 
 
+def _in_parts(*case: Any) -> Callable[[], None]:
+    return lambda: parts.check(_interpreter(), *case)
+
+
 BEHAVIOURS: dict[str, Callable[[], None]] = {
     "a misaligned input": _misaligned,
     "an index out of range": _out_of_range,
     "a launch that is refused": _refused,
     "an input of another shape": _wrong_shape,
+    **{name: _in_parts(*case) for name, case in parts.CASES.items()},
 }
 ROWS = [
     "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",

@@ -30,11 +30,13 @@ from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
+from litz.runtime import recorded
 from litz.runtime.device_graph import DeviceGraph
 from litz.runtime.steps import torch_dtype
 from litz.schedule import schedule
 from litz.target import Target, cuda
 from litz.trace import Trace
+from tests.runtime.tape import Tape
 from tests.stages import Stages, copied, staged, through_aot
 
 # A GPU whose tensors lie where the interpreter can reach them; `triton.product_rows` is 16.
@@ -178,7 +180,7 @@ class Interpreted:
 
     def __post_init__(self) -> None:
         self.index, self.name = 0, "cpu"
-        self.empty, self.launches, self.records = _empty_strided_cpu, 0, 0
+        self.launches, self.records, self.tape = 0, 0, Tape()
         self.error: Exception | None = None
         self._functions = {k.name: self._function(k) for k in self.source.kernels}
         self._callback = LAUNCH(self._launch)  # kept: native code calls it
@@ -188,6 +190,12 @@ class Interpreted:
         function = function_of(kernel.text, kernel.name)
         function.fn.__globals__["libdevice"] = Libdevice()
         return function
+
+    def empty(self, shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+        made: torch.Tensor = _empty_strided_cpu(shape, strides, dtype)
+        if dtype is torch.uint8:
+            self.tape.arenas.append(made)
+        return made
 
     @property
     def launch_address(self) -> int:
@@ -210,6 +218,9 @@ class Interpreted:
 
     def error_text(self, code: int) -> str:
         return str(self.error)
+
+    def recorder(self) -> Tape:
+        return self.tape
 
     def recorded(self, run: Callable[[int], int]) -> Callable[[int], int]:
         """What was recorded runs when it is replayed, over the table as it was."""
@@ -252,11 +263,14 @@ def _at(address: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype)
 
 
-def graph_of(made: Stages, target: Target = TARGET) -> tuple[DeviceGraph, Interpreted]:
+def graph_of(
+    made: Stages, target: Target = TARGET, **options: Any
+) -> tuple[DeviceGraph, Interpreted]:
     """What the stages made of a function, linked."""
     source = emit(made.plan, made.scheduled, target)
     assert isinstance(source, DeviceSource)
-    return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, snapshot({}))
+    config = snapshot(options)
+    return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, config)
 
 
 def _bytes(buffer: Any) -> int:
@@ -278,7 +292,9 @@ def link_interpreted(
     cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
     binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
     device = Interpreted(source, spans)
-    return DeviceGraph(plan, source, binary, constants, device, config), device
+    graph = DeviceGraph(plan, source, binary, constants, device, config)
+    recorded(graph, constants)
+    return graph, device
 
 
 def run_kernel(

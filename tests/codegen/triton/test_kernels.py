@@ -18,7 +18,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from litz.build.triton import compile_kernels
+from litz.build import triton_worker
+from litz.build.triton import _job, compile_kernels
 from litz.codegen.triton.module import emit_kernels
 from litz.config import snapshot
 from litz.errors import InternalError
@@ -28,7 +29,9 @@ from litz.target import cuda
 from tests.codegen.triton.cases import NAMES
 from tests.stages import Stages, staged, through_aot
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+GPUTarget = pytest.importorskip("triton.backends.compiler").GPUTarget
+ASTSource = pytest.importorskip("triton.compiler").ASTSource
 ROOT = Path(__file__).parents[3]
 ELF = b"\x7fELF"
 
@@ -73,13 +76,13 @@ def test_every_kernel_becomes_a_cubin(outcome: Any, tmp_path: Path, monkeypatch:
     assert {c.warps for c in cubins.values()} == {k.warps for k in named}
 
 
-def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
+def scheduled(function: Any, *inputs: torch.Tensor, **options: Any) -> Stages:
     """Every stage up to `schedule`, for a GPU."""
     found: list[Stages] = []
     target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
 
     def compiler(module: torch.fx.GraphModule) -> Any:
-        found.append(staged(module, target, snapshot({}), inputs))
+        found.append(staged(module, target, snapshot(options), inputs))
         return module.forward
 
     with torch.no_grad():
@@ -87,8 +90,8 @@ def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
     return found[0]
 
 
-def kernels_of(function: Any, *inputs: torch.Tensor) -> tuple[DeviceKernel, ...]:
-    made = scheduled(function, *inputs)
+def kernels_of(function: Any, *inputs: torch.Tensor, **options: Any) -> tuple[DeviceKernel, ...]:
+    made = scheduled(function, *inputs, **options)
     return emit_kernels(made.plan, made.scheduled).kernels
 
 
@@ -99,6 +102,29 @@ def test_memory_itself_adds_every_type_it_can(dtype: torch.dtype) -> None:
     *_, kernel = kernels_of(lambda x, i: x.index_put((i,), x, accumulate=True), x, i)
     assert "tl.atomic_add" in kernel.text
     assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_that_is_computed_with_is_rounded_first(dtype: torch.dtype) -> None:
+    """LLVM joins a product and a sum of halves to one step, unless it is told not to."""
+    x = torch.ones(64, 64, dtype=dtype)
+
+    def kernel(emulate: bool) -> DeviceKernel:
+        (found,) = kernels_of(lambda x, y: x * y + y, x, x, emulate_precision_casts=emulate)
+        return found
+
+    def joins(kernel: DeviceKernel) -> bool:
+        job = _job(kernel, 90)
+        function = triton_worker.function_of(kernel.text, kernel.name)
+        pointers = dict(zip(function.arg_names, kernel.pointers, strict=True))
+        made = triton.compile(
+            ASTSource(function, signature=pointers, attrs={}),
+            target=GPUTarget("cuda", 90, 32), options=triton_worker.options(job),
+        )  # fmt: skip
+        return "fma.rn." in made.asm["ptx"]
+
+    assert joins(kernel(emulate=False)) and not joins(kernel(emulate=True))
+    assert joins(replace(kernel(emulate=True), rounds=False))  # what the flag is for
 
 
 def test_places_beyond_32_bits_are_counted_in_64() -> None:
