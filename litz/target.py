@@ -198,4 +198,9 @@ def target_for(devices: Iterable[torch.device], config: Config) -> Target:
         raise MissingDependency("triton", "pip install litz[gpu]")
     facts = torch.cuda.get_device_properties(device)
     found = cuda((facts.major, facts.minor), facts.multi_processor_count, str(device))
-    return replace(found, product_rows=config.triton.product_rows)
+    return configured(found, config)
+
+
+def configured(gpu: Target, config: Config) -> Target:
+    """A GPU as the flags want it to be used."""
+    return replace(gpu, product_rows=config.triton.product_rows)

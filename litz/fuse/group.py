@@ -244,7 +244,8 @@ class _Grouper:
             for m in members
             if not is_sequential(m.loop)
         )
-        if row_bytes > self.target.l2_bytes // 2:
+        # Where a long row comes in blocks, what is needed of it again is computed again.
+        if row_bytes > self.target.l2_bytes // 2 and not self.target.longest_row:
             return Misfit(f"a row of {row_bytes} bytes does not fit the cache")
         return None
 

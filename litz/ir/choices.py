@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from litz.ir.program import Origin
-from litz.ir.scheduled import Choice
+from litz.ir.scheduled import Choice, Tiling
 
 # Whom a product's choice concerns if it names no node: every product of a small program.
 ANY = ""
@@ -63,6 +63,7 @@ class Choices:
 
     products: Mapping[str, ProductChoice] = field(default_factory=dict)
     kernels: Mapping[str, LoopChoice] = field(default_factory=dict)
+    tilings: Mapping[str, Tiling] = field(default_factory=dict)  # a GPU's kernels, by name
 
     def of_product(self, origins: Iterable[Origin]) -> ProductChoice:
         """The choice about the product that has one of these origins."""

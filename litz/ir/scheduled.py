@@ -139,7 +139,8 @@ class Tiling:
     registers, whole; `ordered` says that where stores may meet, points come one after the other
     instead of all at once; `wide` says that places need 64 bits. A matrix product takes `depth`
     points of its sum a step, and tiles of columns pass by `together` tiles of rows at a time, so
-    that both stay in the cache."""
+    that both stay in the cache. `online` says that one loop finds the maximum of a long row and the
+    sum of exponentials below it."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -149,6 +150,7 @@ class Tiling:
     wide: bool = False
     depth: int = 0  # no matrix product
     together: int = 1
+    online: bool = True
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""

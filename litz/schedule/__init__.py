@@ -38,11 +38,13 @@ def schedule(
     """In the target's way: lanes and threads for a CPU, tiles for a GPU. `fresh` names the buffers
     that lie in memory of ours."""
     if target.kind == "cuda":
-        return _tiled(kernel, target, config)
+        return _tiled(kernel, target, config, choices)
     return _vectorized(kernel, target, config, fresh, choices)
 
 
-def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
+def _tiled(
+    kernel: Kernel, target: Target, config: Config, choices: Choices
+) -> ScheduledKernel[Tiling]:
     """flatten, split, order, merge, name, tile, settle scratch."""
     flat, arguments = flatten_buffers(kernel)
     product = dot_tiles(flat, target)
@@ -53,6 +55,7 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
     tiled, choice = tile_axes(named, target, config)
+    choice = choices.tilings.get(kernel.name, choice)
     settled, placed = settle_scratch(tiled, choice.row, len(arguments))
     # Memory behind scratch that registers cannot hold has no name in the plan: it gets one here.
     arguments += tuple(replace(b, name=f"{kernel.name}_{b.name}") for b in placed)

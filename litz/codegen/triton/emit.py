@@ -15,12 +15,13 @@ blocks of it if not.
 
 from __future__ import annotations
 
+from litz.codegen.triton.online import Follower, followers, reduces
 from litz.codegen.triton.ops import TYPES, converted, spelled
 from litz.codegen.triton.product import order_of_tiles, sums
 from litz.codegen.triton.reductions import Folding
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values
-from litz.ir.expr import Expr, walk
+from litz.ir.expr import Expr
 from litz.ir.program import Phase, Store
 from litz.ir.scheduled import ScheduledKernel, Tiling
 
@@ -37,6 +38,7 @@ class KernelEmitter:
         self.values = Values(self.kernel, self.tile)
         self.folding = Folding(self.values)
         self.row: Expr | None = None  # the row whose numbers `r` holds
+        self.followers: list[Follower] = []  # of the loop just written
 
     @property
     def parameters(self) -> list[str]:
@@ -47,8 +49,9 @@ class KernelEmitter:
     def emit(self) -> str:
         """The function, below a comment that says what it serves."""
         self._outer_axes()
-        for phase in self.kernel.phases:
-            self._phase(phase)
+        for k, phase in enumerate(self.kernel.phases):
+            rows = (p for p in self.kernel.phases[k + 1 :] if p.inner)
+            self._phase(phase, next(rows, None))
         origins = dict.fromkeys(str(o) for o in self.kernel.origins)
         comments = [f"# {origin}" for origin in origins]
         head = f"def {self.name}({', '.join(self.parameters)}):"
@@ -83,7 +86,7 @@ class KernelEmitter:
 
     # -- phases ------------------------------------------------------------------------------
 
-    def _phase(self, phase: Phase) -> None:
+    def _phase(self, phase: Phase, following: Phase | None) -> None:
         self.values.in_phase = {}
         if any(self.values.reads_written(e) for s in phase.stores for e in (s.value, *s.index)):
             self.values.before.append("tl.debug_barrier()")  # the program's own stores are read
@@ -99,19 +102,23 @@ class KernelEmitter:
             self._one_by_one(phase, row)
             return
         self.tile.row = row
-        reduces = {n: None for s in phase.completing for n in walk(s.value) if n.op == "reduce"}
         if row.extent.number <= self.tiling.block(row):
-            self._whole(phase, row, list(reduces))
+            self._whole(phase, row)
+        elif self.followers:  # the loop of the phase before has gathered what this one sums
+            for follower in self.followers:
+                self.folding.follow(follower)
+            self.followers = []
         else:
-            self._in_blocks(phase, row, list(reduces))
+            self.followers = followers(phase, following) if self.tiling.online else []
+            self._in_blocks(phase, row)
         self.tile.row = None
         self._stores(phase.completing)
 
-    def _whole(self, phase: Phase, row: Expr, reduces: list[Expr]) -> None:
+    def _whole(self, phase: Phase, row: Expr) -> None:
         if self.row is not row:  # the phase before it had another
             self.values.before += self._row_lines(row, "")
             self.row = row
-        for node in reduces:
+        for node in reduces(phase):
             self.folding.whole(node)
         self._stores(phase.inside)
 
@@ -121,17 +128,21 @@ class KernelEmitter:
             lines.append(f"{row.attr}_in = {row.attr} < {row.extent.number}")
         return lines
 
-    def _in_blocks(self, phase: Phase, row: Expr, reduces: list[Expr]) -> None:
+    def _in_blocks(self, phase: Phase, row: Expr) -> None:
         values, block, self.row = self.values, self.tiling.block(row), None
-        started = [self.folding.begin(node) for node in reduces]
+        nodes = reduces(phase)
+        started = [self.folding.begin(node) for node in nodes]
+        beside = [self.folding.accompany(follower) for follower in self.followers]
         values.loop, values.lines, values.in_loop = row, self._row_lines(row, "start + "), {}
-        for node, names in zip(reduces, started, strict=True):
+        for update in beside:  # before the maximum moves
+            update()
+        for node, names in zip(nodes, started, strict=True):
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
         values.before.append(f"for start in {self._steps(row.extent.number, block)}:")
         values.before += [INDENT + line for line in body]
-        for node, names in zip(reduces, started, strict=True):
+        for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
 
     def _steps(self, extent: int, block: int) -> str:

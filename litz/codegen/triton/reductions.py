@@ -7,6 +7,9 @@ block, which is folded behind the loop. A scan carries what it has combined from
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from litz.codegen.triton.online import Follower
 from litz.codegen.triton.ops import TYPES
 from litz.codegen.triton.values import Text, Values, literal
 from litz.ir.dtypes import BOOL, I32, DType
@@ -48,6 +51,8 @@ class Folding:
 
     def __init__(self, values: Values) -> None:
         self.v, self.tile = values, values.tile
+        self._tops: dict[Expr, str] = {}  # the accumulator of each reduction that comes in blocks
+        self._beside: dict[Expr, tuple[str, str]] = {}
         values.scan = self.scan
 
     @property
@@ -95,6 +100,7 @@ class Folding:
         total = self.v.line(
             f"tl.full({shape}, {start}, {TYPES[wide.name]})", self.tile.sides, False
         )
+        self._tops[node] = total.text
         if not REDUCTIONS[kind].gives_index:
             return total.text, ""
         number = "tl.int64" if self.tile.tiling.wide else "tl.int32"
@@ -114,6 +120,32 @@ class Folding:
         function = _function(kind)
         joined = f"{total} + {text}" if function == "sum" else f"{function}({total}, {text})"
         lines.append(f"{total} = {self._masked(joined, total)}")
+
+    def accompany(self, follower: Follower) -> Callable[[], None]:
+        """Before a loop that finds a maximum: the sum of exponentials below it; gives what takes in
+        a block. Its two accumulators are kept for `follow`."""
+        shape, sides = self.tile.shape(self.tile.sides), self.tile.sides
+        dtype = follower.summed.dtype
+        total = self.v.line(f"tl.full({shape}, 0.0, {TYPES[dtype.name]})", sides, False).text
+        top = self._tops[follower.most]
+        self._beside[follower.summed] = (total, top)
+
+        def update() -> None:
+            element = self.v.line(self._element(follower.most)[0], sides, True).text
+            apart = f"tl.where({element} == {top}, 0.0, -tl.abs({element} - {top}))"
+            less = self.v.line(f"libdevice.exp({apart})", sides, True).text
+            joined = f"tl.where({element} > {top}, {total} * {less} + 1.0, {total} + {less})"
+            self.v.lines.append(f"{total} = {self._masked(joined, total)}")
+
+        return update
+
+    def follow(self, follower: Follower) -> None:
+        """Behind the loop, when the shift is known: each lane's sum below that."""
+        total, top = self._beside[follower.summed]
+        shift = self.v.value(follower.shift)
+        below = f"libdevice.exp({top} - {shift.text})"
+        text = f"tl.sum({total} * {below}, {self._along})"
+        self.v.bind(follower.summed, self.v.line(text, self.tile.outer, False))
 
     def finish(self, node: Expr, total: str, place: str) -> None:
         """Behind a loop: fold the accumulator."""

@@ -24,7 +24,8 @@ from litz.config import snapshot
 from litz.errors import InternalError
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
-from litz.target import cuda
+from litz.schedule.tile import candidates, neighbours
+from litz.target import configured, cuda
 from tests.codegen.triton.cases import NAMES
 from tests.stages import Stages, staged, through_aot
 
@@ -73,13 +74,15 @@ def test_every_kernel_becomes_a_cubin(outcome: Any, tmp_path: Path, monkeypatch:
     assert {c.warps for c in cubins.values()} == {k.warps for k in named}
 
 
-def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
+def scheduled(function: Any, *inputs: torch.Tensor, **options: Any) -> Stages:
     """Every stage up to `schedule`, for a GPU."""
     found: list[Stages] = []
-    target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
+    config = snapshot({name.replace("__", "."): value for name, value in options.items()})
+    target = configured(replace(cuda((9, 0), 132), device="cpu"), config)
+    target = replace(target, product_rows=16)
 
     def compiler(module: torch.fx.GraphModule) -> Any:
-        found.append(staged(module, target, snapshot({}), inputs))
+        found.append(staged(module, target, config, inputs))
         return module.forward
 
     with torch.no_grad():
@@ -87,8 +90,8 @@ def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
     return found[0]
 
 
-def kernels_of(function: Any, *inputs: torch.Tensor) -> tuple[DeviceKernel, ...]:
-    made = scheduled(function, *inputs)
+def kernels_of(function: Any, *inputs: torch.Tensor, **options: Any) -> tuple[DeviceKernel, ...]:
+    made = scheduled(function, *inputs, **options)
     return emit_kernels(made.plan, made.scheduled).kernels
 
 
@@ -134,6 +137,49 @@ def test_tiles_follow_sizes_and_strides(
     assert eval(repr(kernel.choice), {"Tiling": Tiling}) == kernel.choice
     points = math.prod(blocks) * row
     assert 32 * kernel.choice.warps <= max(points, 32)
+
+
+@pytest.mark.parametrize(
+    ("function", "online", "plain"),
+    [(lambda x: x.softmax(1), 2, 3), (lambda x: x.logsumexp(1), 1, 2)],
+)
+def test_a_long_row_of_exponentials_is_read_once_less(
+    function: Any, online: int, plain: int
+) -> None:
+    with FakeTensorMode():
+        x = torch.empty(4096, 50304, dtype=torch.bfloat16)
+        (one,) = kernels_of(function, x)
+        (other,) = kernels_of(function, x, online_softmax=False)
+    assert one.text.count("tl.load(") == online and other.text.count("tl.load(") == plain
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: x + 1, (1 << 20,)),
+        (lambda x: x.t().contiguous(), (4096, 4096)),
+        (lambda x: x.softmax(1), (65536, 768)),
+        (lambda x: x.amax(1), (4096, 30000)),
+        (lambda x: x.sum(0), (3000, 1 << 16)),
+        (lambda x: x + 1, (5,)),
+    ],
+)
+def test_candidates_begin_with_the_rule_and_keep_what_is_no_choice(
+    function: Any, shape: tuple[int, ...]
+) -> None:
+    with FakeTensorMode():
+        (kernel,) = scheduled(function, torch.empty(shape)).scheduled
+    few, many = candidates(kernel), candidates(kernel, wide=True)
+    assert few[0] == many[0] == kernel.choice
+    assert len(set(few)) == len(few) <= 3 and len(set(many)) == len(many)
+    assert set(few) <= set(many) and len(many) >= len(few)
+    assert set(neighbours(kernel, kernel.choice)) < set(many) or shape == (5,)
+    for tiling in many:
+        assert replace(tiling, blocks=(), row=1, warps=1, stages=1) == replace(
+            kernel.choice, blocks=(), row=1, warps=1, stages=1
+        )
+        whole = math.prod(tiling.blocks) * max(tiling.row, 1)
+        assert 32 * tiling.warps <= max(whole, 32)
 
 
 def test_what_triton_rejects_is_shown_with_its_text() -> None:
