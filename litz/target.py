@@ -49,6 +49,8 @@ class Target:
     most_pieces: int = 0
     # The longest row that a program holds whole, if there is a limit: a longer one comes in blocks.
     longest_row: int = 0
+    # Whether the programs of one launch may share a few long rows, instead of a second launch.
+    shares_rows: bool = False
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -203,4 +205,5 @@ def target_for(devices: Iterable[torch.device], config: Config) -> Target:
 
 def configured(gpu: Target, config: Config) -> Target:
     """A GPU as the flags want it to be used."""
-    return replace(gpu, product_rows=config.triton.product_rows)
+    wanted = config.triton
+    return replace(gpu, product_rows=wanted.product_rows, shares_rows=wanted.cooperative_reductions)

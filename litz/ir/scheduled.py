@@ -140,7 +140,9 @@ class Tiling:
     instead of all at once; `wide` says that places need 64 bits. A matrix product takes `depth`
     points of its sum a step, and tiles of columns pass by `together` tiles of rows at a time, so
     that both stay in the cache. `online` says that one loop finds the maximum of a long row and the
-    sum of exponentials below it."""
+    sum of exponentials below it. The points of a row are shared by `share` programs, `piece` points
+    each; the last of them to end joins what they have. `block_pointers` says that accesses at even
+    steps are written as such."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -151,6 +153,9 @@ class Tiling:
     depth: int = 0  # no matrix product
     together: int = 1
     online: bool = True
+    share: int = 1
+    piece: int = 0
+    block_pointers: bool = False
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""
@@ -187,7 +192,8 @@ class ScheduledKernel(Generic[C]):
         a GPU."""
         if isinstance(self.choice, Tiling):
             sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
-            return product(rounded_up(a.extent, block) for a, block in sizes)
+            tiles = product(rounded_up(a.extent, block) for a, block in sizes)
+            return product((tiles, integer(self.choice.share)))
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:

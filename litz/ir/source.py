@@ -69,7 +69,8 @@ class DeviceKernel:
 class DeviceSource:
     """The kernels of a graph, each once, and the text of the native functions that launch them.
     `names[k]` is the kernel of step k; `handles` is the table entry of each kernel's handle, behind
-    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads."""
+    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads;
+    `counters` names those that hold zeros before and after each launch."""
 
     kernels: tuple[DeviceKernel, ...]
     text: str
@@ -78,6 +79,7 @@ class DeviceSource:
     layout: dict[str, int]
     handles: dict[str, int]
     workspaces: tuple[Buffer, ...] = ()
+    counters: frozenset[str] = frozenset()
 
     @property
     def functions(self) -> tuple[str, ...]:

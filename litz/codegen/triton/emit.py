@@ -15,14 +15,16 @@ blocks of it if not.
 
 from __future__ import annotations
 
-from litz.codegen.triton.online import Follower, followers, reduces
+from litz.codegen.triton.block_pointers import access_of, stored
+from litz.codegen.triton.online import Follower, followers
 from litz.codegen.triton.ops import TYPES, converted, spelled
 from litz.codegen.triton.product import order_of_tiles, sums
 from litz.codegen.triton.reductions import Folding
+from litz.codegen.triton.sharing import Sharing
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values
 from litz.ir.expr import Expr
-from litz.ir.program import Phase, Store
+from litz.ir.program import Phase, Store, reductions_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 
 INDENT = "    "
@@ -38,6 +40,7 @@ class KernelEmitter:
         self.values = Values(self.kernel, self.tile)
         self.folding = Folding(self.values)
         self.row: Expr | None = None  # the row whose numbers `r` holds
+        self.sharing = Sharing(self.scheduled, self.folding) if self.tiling.share > 1 else None
         self.followers: list[Follower] = []  # of the loop just written
 
     @property
@@ -55,7 +58,10 @@ class KernelEmitter:
         origins = dict.fromkeys(str(o) for o in self.kernel.origins)
         comments = [f"# {origin}" for origin in origins]
         head = f"def {self.name}({', '.join(self.parameters)}):"
-        body = [INDENT + line for line in self.values.before]
+        lines = self.values.before
+        if self.sharing is not None:
+            lines = self.sharing.indented(lines)
+        body = [INDENT + line for line in lines]
         return "\n".join([*comments, "@triton.jit", head, *body, ""])
 
     def _outer_axes(self) -> None:
@@ -68,6 +74,9 @@ class KernelEmitter:
             number = tiles[axis]
             start = number if block == 1 else f"({number}) * {block}"
             numbers = f" + {self.tile.numbers(axis, block)}" if block > 1 else ""
+            if block > 1 and self.tiling.block_pointers:
+                lines.append(f"{axis.attr}_at = {start}")
+                self.tile.starts[axis] = start = f"{axis.attr}_at"
             lines.append(f"{axis.attr} = {start}{numbers}")
             if block > 1 and self.tile.is_masked(axis):
                 lines.append(f"{axis.attr}_in = {axis.attr} < {axis.extent.number}")
@@ -76,6 +85,9 @@ class KernelEmitter:
     def _tile_numbers(self) -> dict[Expr, str]:
         """The number of a program's tile along each axis."""
         left = "tl.program_id(0)" + (".to(tl.int64)" if self.tiling.wide else "")
+        if self.sharing is not None:
+            self.values.before += self.sharing.shares(left)
+            left = "tile"
         numbers: dict[Expr, str] = {}
         for axis, block in reversed(list(zip(self.kernel.outer, self.tiling.blocks, strict=True))):
             numbers[axis] = left
@@ -118,11 +130,12 @@ class KernelEmitter:
         if self.row is not row:  # the phase before it had another
             self.values.before += self._row_lines(row, "")
             self.row = row
-        for node in reduces(phase):
+        for node in reductions_of(phase):
             self.folding.whole(node)
         self._stores(phase.inside)
 
     def _row_lines(self, row: Expr, start: str) -> list[str]:
+        self.tile.starts[row] = start.removesuffix(" + ") or "0"
         lines = [f"{row.attr} = {start}{self.tile.numbers(row, self.tiling.block(row))}"]
         if self.tile.is_masked(row):
             lines.append(f"{row.attr}_in = {row.attr} < {row.extent.number}")
@@ -130,18 +143,22 @@ class KernelEmitter:
 
     def _in_blocks(self, phase: Phase, row: Expr) -> None:
         values, block, self.row = self.values, self.tiling.block(row), None
-        nodes = reduces(phase)
+        nodes = reductions_of(phase)
         started = [self.folding.begin(node) for node in nodes]
         beside = [self.folding.accompany(follower) for follower in self.followers]
-        values.loop, values.lines, values.in_loop = row, self._row_lines(row, "start + "), {}
+        start = "start + " if self.sharing is None else f"{self.sharing.start}start + "
+        values.loop, values.lines, values.in_loop = row, self._row_lines(row, start), {}
         for update in beside:  # before the maximum moves
             update()
         for node, names in zip(nodes, started, strict=True):
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
-        values.before.append(f"for start in {self._steps(row.extent.number, block)}:")
+        length = self.tiling.piece or row.extent.number
+        values.before.append(f"for start in {self._steps(length, block)}:")
         values.before += [INDENT + line for line in body]
+        if self.sharing is not None:
+            started = self.sharing.joined(nodes, started)
         for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
 
@@ -192,6 +209,12 @@ class KernelEmitter:
             self.values.stored[store.buffer.name, index] = value
 
     def _write(self, store: Store, text: str, sides: frozenset[Expr]) -> None:
+        access = access_of(self.tile, store.buffer, store.index[0], sides)
+        if access is not None:
+            whole = self.values.spread(store.value, text, sides)
+            base = self.values.base(store.buffer.name, access.rest)
+            self.values.lines.append(stored(self.tile, access, base, whole))
+            return
         pointer = self.values.pointer(store.buffer.name, store.index[0], sides)
         mask = self.tile.mask(sides)
         arguments = ", ".join([pointer, text, *([mask] if mask else [])])

@@ -28,6 +28,7 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     placed = {b.name: b for k in scheduled for b in k.arguments if b.name not in plan.slots}
     known = {b.name for b in plan.outside}
     workspaces = tuple(b for name, b in placed.items() if name not in known)
+    counters = frozenset(k.arguments[-1].name for k in scheduled if k.choice.share > 1)
     layout = table_layout(plan, workspaces)
     first = LAUNCH + 1 + len(layout)
     handles = {name: first + 2 * k for k, name in enumerate(kernels)}
@@ -35,8 +36,9 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     text = launcher_text(plan, steps, layout, handles)
     parts = tuple(segments(plan))
     return DeviceSource(
-        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces
-    )
+        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces,
+        counters,
+    )  # fmt: skip
 
 
 def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:

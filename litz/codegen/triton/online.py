@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.ir.expr import Expr, walk
-from litz.ir.program import Phase
+from litz.ir.expr import Expr
+from litz.ir.program import Phase, reductions_of
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,9 @@ def followers(first: Phase, second: Phase | None) -> list[Follower]:
     """One for each sum of the second phase, if all of it can be had from the loop of the first."""
     if second is None or first.inner != second.inner or second.inside:
         return []
-    highest = {n.args[0]: n for n in reduces(first) if n.attr[0] == "max"}
-    found = [_follower(n, highest, second.inner[0]) for n in reduces(second)]
+    highest = {n.args[0]: n for n in reductions_of(first) if n.attr[0] == "max"}
+    found = [_follower(n, highest, second.inner[0]) for n in reductions_of(second)]
     return [f for f in found if f is not None] if None not in found else []
-
-
-def reduces(phase: Phase) -> list[Expr]:
-    """The reductions of a phase, each once, in order."""
-    nodes = (n for s in phase.completing for n in walk(s.value) if n.op == "reduce")
-    return list(dict.fromkeys(nodes))
 
 
 def _follower(node: Expr, highest: dict[Expr, Expr], row: Expr) -> Follower | None:

@@ -101,6 +101,9 @@ OPS: dict[str, Case] = {
              (CUBE,)),
     "columns": (lambda w: [w.sum(0), w.softmax(0), w.cumsum(0), w.argmax(0), w.var(0)], (W,)),
     "kept_and_summed": (lambda x: ((x + 1).exp(), F.layer_norm((x + 1).exp(), (20,))), (X,)),
+    "kept_and_added": (
+        lambda x, h: [(x + 1).exp(), (x + 1).exp().sum().log(), h.sum(), h.amax(0)], (WIDE, H)
+    ),
     "constant_row": (lambda x: torch.ones_like(x).sum(1) + torch.arange(6).float(), (X,)),
     "arange": (lambda x: [torch.arange(20) * 3 + x, torch.arange(6).sum()], (X,)),
     "norms": (lambda x, w: [F.layer_norm(x, (20,), w[0]), F.normalize(x, dim=1), x.std(1)], (X, W)),
@@ -220,10 +223,22 @@ ROWS = [
 ]  # fmt: skip
 MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
 TILED = ["softmax", "columns", "reduce", "transposes", "scans", "unary", "places"]
+SHARED = [
+    "full_sum", "argmax", "reduce", "logic", "places", "count", "dims", "nan", "bytes", "one_row",
+    "kept_and_added",
+]  # fmt: skip
+POINTED = [
+    "unary", "half", "casts", "integer", "double", "softmax", "columns", "reduce", "logic", "dims",
+    "constant_row", "norms", "flip", "scans", "transposes", "crossing", "indices", "take_along",
+    "scatter_add", "embedding_grad", "pads", "windows", "one_row", "two_lengths", "kept_and_added",
+    "update", "outputs",
+]  # fmt: skip
 TYPES = [str(dtype) for dtype in test_op_tables.NUMBERS]
 NAMES = [
     *BEHAVIOURS, *(f"every op of {d}" for d in TYPES), *(f"every cast of {d}" for d in DTYPES),
     *WHOLE, *(f"{name} in blocks" for name in ROWS), *(f"{name} in order" for name in MEETING),
+    *(f"{name} in pointers" for name in POINTED),
+    *(f"{name} in shares" for name in SHARED),
     *(f"{name} in other tiles" for name in TILED),
 ]  # fmt: skip
 # A half that stays inside a kernel is not rounded; where it is differs from stage to stage.
@@ -261,15 +276,20 @@ def check(name: str) -> list[dict[str, Any]]:
         return []
     plain, _, how = name.partition(" in ")
     function, inputs = WHOLE[plain]
-    small = how == "blocks"
+    small, shares = how in ("blocks", "shares"), how == "shares"
     tile.REDUCED_TILE, tile.ACROSS_TILE = (4, 4) if small else (4096, 2048)
+    tile.SHARED_POINTS = 8 if shares else 8192
     options = {"triton.atomics": False} if how == "order" else {}
+    options |= {"triton.use_block_ptr": True} if how == "pointers" else {}
     there = _interpreter()
-    target = replace(there.TARGET, longest_row=4 if small else 16384)
+    longest = 4 if small else 16384
+    target = replace(there.TARGET, longest_row=longest, shares_rows=shares)
     made = there.tiled(lambda *args: function(*args), *inputs, target=target, **options)
     if small:
         rows = [(a, k) for k in made.scheduled for p in k.kernel.phases for a in p.inner]
         assert any(a.extent.number > k.choice.row for a, k in rows), "no row was cut"
+    if shares:
+        assert any(k.choice.share > 1 for k in made.scheduled), "no row was shared"
     kernels = [
         compared(each, plain) for each in (_retiled(made) if how == "other tiles" else [made])
     ]
@@ -301,6 +321,9 @@ def compared(made: Any, plain: str) -> tuple[Any, ...]:
     exact = LOOSE.get(plain, 1e-5)
     for k, (a, b) in enumerate(zip(found, expected, strict=True)):
         np.testing.assert_allclose(a, b, rtol=exact, atol=exact, err_msg=f"result {k}")
+    if any(k.choice.share > 1 for k in made.scheduled):  # counters are as they were
+        again = [as_array(t) for t in there.ran(graph, device, made.inputs)]
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(found, again, strict=True))
     return tuple(graph.source.kernels)
 
 

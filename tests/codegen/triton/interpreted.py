@@ -93,7 +93,8 @@ def _watched(method: str, where: Callable[..., tuple[Any, Any]]) -> None:
 
     def checked(self: Any, *args: Any) -> Any:
         pointers, mask = where(*args)
-        Bounds.check(pointers.data, mask.data)
+        # A block pointer's mask is an array as it is.
+        Bounds.check(pointers.data, mask.data if isinstance(mask, TensorHandle) else mask)
         return original(self, *args)
 
     setattr(InterpreterBuilder, method, checked)
@@ -186,6 +187,9 @@ class Interpreted:
 
     def stream(self) -> int:
         return 0
+
+    def is_recording(self) -> bool:
+        return False
 
     def flag(self) -> torch.Tensor:
         return torch.zeros(1, dtype=torch.int32)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from litz.config import snapshot
 from litz.errors import InternalError
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
+from litz.runtime.counters import Counters
 from litz.schedule.tile import candidates, neighbours
 from litz.target import configured, cuda
 from tests.codegen.triton.cases import NAMES
@@ -151,6 +153,38 @@ def test_a_long_row_of_exponentials_is_read_once_less(
         (one,) = kernels_of(function, x)
         (other,) = kernels_of(function, x, online_softmax=False)
     assert one.text.count("tl.load(") == online and other.text.count("tl.load(") == plain
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "plain"),
+    [
+        (lambda x: x.sum(), (1 << 24,), 2),
+        (lambda x: x.mean(1).exp(), (10, 300001), 3),
+        (lambda x: x.sum(0), (300000, 40), 2),
+        (lambda x: x.argmax(), (1 << 24,), 1),
+        (lambda x: x.sum(1), (4096, 4096), 1),
+    ],
+)
+def test_programs_of_one_launch_share_a_few_long_rows(
+    function: Any, shape: tuple[int, ...], plain: int
+) -> None:
+    with FakeTensorMode():
+        x = torch.empty(shape)
+        (kernel,) = scheduled(function, x, triton__cooperative_reductions=True).scheduled
+        assert len(scheduled(function, x).scheduled) == plain
+    share, piece = kernel.choice.share, kernel.choice.piece
+    assert (share > 1) == (shape != (4096, 4096)) == ("share each row" in str(kernel.steps))
+    (row,) = kernel.kernel.phases[0].inner
+    assert share == 1 or (share - 1) * piece < row.extent.number <= share * piece
+
+
+def test_counters_belong_to_a_stream_or_a_recording() -> None:
+    device = SimpleNamespace(name="cpu", is_recording=lambda: False)
+    counters = Counters(3, device)
+    first = counters(7)
+    assert counters(7) is first and counters(None) is counters(0) is not first
+    device.is_recording = lambda: True
+    assert counters(7) is not first and not counters(7).any() and len(counters(7)) == 3
 
 
 @pytest.mark.parametrize(
