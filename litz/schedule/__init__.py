@@ -127,8 +127,7 @@ def _tiles(choice: Choice) -> tuple[str, ...]:
 def _shares(choice: Tiling) -> tuple[str, ...]:
     if choice.share == 1:
         return ()
-    way = f"{choice.share} programs share each row, {choice.piece} points each"
-    return (f"{way} (triton.cooperative_reductions)",)
+    return (f"{choice.share} programs share each row, {choice.piece} points each",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

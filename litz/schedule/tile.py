@@ -211,7 +211,7 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         return replace(_pointwise(kernel, target), row=1)
     if rows > 1 and _across(kernel):
         block = min(power_of_two(rows), COLUMNS)
-        while block > 16 and rows < block * target.threads:
+        while block > 16 and rows < block * target.threads and not _may_share(kernel, target):
             block //= 2
         row = min(power_of_two(longest), max(ACROSS_TILE // block, 1))
         return Tiling((block,) * len(kernel.outer), row, warps=min(_warps(block * row), ROW_WARPS))
@@ -231,8 +231,8 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
 def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
     """Few long rows in pieces, a program each: how many follows from the sizes, so that a sum is
     the same on any machine."""
-    phase = shared_phase(kernel) if target.shares_rows else None
-    if phase is None or tiling.row == 1:
+    phase = shared_phase(kernel)
+    if phase is None or not _may_share(kernel, target) or tiling.row == 1:
         return tiling
     points = extent_of(phase.inner)
     sizes = zip(kernel.outer, tiling.blocks, strict=True)
@@ -243,6 +243,17 @@ def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
     row = min(tiling.row, REDUCED_TILE)
     piece = -(-points // (pieces * row)) * row
     return replace(tiling, row=row, piece=piece, share=-(-points // piece))
+
+
+def _may_share(kernel: Kernel, target: Target) -> bool:
+    """Whether programs may share rows: if that is wanted, or if nothing else splits them, since a
+    place in the row is asked for."""
+    phase = shared_phase(kernel)
+    if phase is None:
+        return False
+    return target.shares_rows or any(
+        REDUCTIONS[n.attr[0]].gives_index for n in reductions_of(phase)
+    )
 
 
 def shared_parts(kernel: Kernel, tiling: Tiling, first: int) -> tuple[Buffer, ...]:

@@ -161,6 +161,7 @@ def test_a_long_row_of_exponentials_is_read_once_less(
         (lambda x: x.sum(), (1 << 24,), 2),
         (lambda x: x.mean(1).exp(), (10, 300001), 3),
         (lambda x: x.sum(0), (300000, 40), 2),
+        (lambda x: x.sum(0), (8192, 8192), 2),
         (lambda x: x.argmax(), (1 << 24,), 1),
         (lambda x: x.sum(1), (4096, 4096), 1),
     ],
@@ -171,7 +172,10 @@ def test_programs_of_one_launch_share_a_few_long_rows(
     with FakeTensorMode():
         x = torch.empty(shape)
         (kernel,) = scheduled(function, x, triton__cooperative_reductions=True).scheduled
-        assert len(scheduled(function, x).scheduled) == plain
+        usual = scheduled(function, x).scheduled
+    assert len(usual) == plain
+    # Nothing else splits rows in which a place is asked for.
+    assert all(k.choice.share == 1 or "argmax" in k.kernel.name for k in usual)
     share, piece = kernel.choice.share, kernel.choice.piece
     assert (share > 1) == (shape != (4096, 4096)) == ("share each row" in str(kernel.steps))
     (row,) = kernel.kernel.phases[0].inner
