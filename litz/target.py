@@ -205,5 +205,8 @@ def target_for(devices: Iterable[torch.device], config: Config) -> Target:
 
 def configured(gpu: Target, config: Config) -> Target:
     """A GPU as the flags want it to be used."""
-    wanted = config.triton
-    return replace(gpu, product_rows=wanted.product_rows, shares_rows=wanted.cooperative_reductions)
+    return replace(
+        gpu,
+        product_rows=config.triton.product_rows,
+        shares_rows=config.triton.cooperative_reductions,
+    )
