@@ -107,6 +107,16 @@ class Triton:
         "autotune",
         "Time two or three tilings of each GPU kernel while compiling, whatever else is asked for.",
     )
+    cooperative_reductions: bool = flag(
+        False,
+        "schedule",
+        "Programs of one launch share a few long rows; the last of them to end adds up.",
+    )
+    use_block_ptr: bool = flag(
+        False,
+        "schedule",
+        "Write accesses at even steps as block pointers, where Triton has them.",
+    )
     product_rows: int = flag(
         1,
         "lower",

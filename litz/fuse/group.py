@@ -238,7 +238,9 @@ class _Grouper:
         )
         if self.config.split_reductions and _depend(members):
             longest = max(extent_of(m.inner) for m in members)
-            if few_rows(rows, longest, self.target):
+            # Programs that share rows go on with what those come to, but with nothing longer.
+            alone = self.target.shares_rows and widest <= 1
+            if few_rows(rows, longest, self.target) and not alone:
                 return Misfit(f"{rows} rows of {longest} points are split over threads instead")
         if rows < 2 * self.target.threads and rows * widest > WORTH_A_THREAD:
             return Misfit(f"{rows} rows would leave the pointwise part too few threads")
@@ -247,7 +249,8 @@ class _Grouper:
             for m in members
             if not is_sequential(m.loop)
         )
-        if row_bytes > self.target.l2_bytes // 2:
+        # Where a long row comes in blocks, what is needed of it again is computed again.
+        if row_bytes > self.target.l2_bytes // 2 and not self.target.longest_row:
             return Misfit(f"a row of {row_bytes} bytes does not fit the cache")
         return None
 

@@ -145,7 +145,10 @@ class Tiling:
     points of its sum a step, and tiles of columns pass by `together` tiles of rows at a time, so
     that both stay in the cache. With `programs`, there are no more of them than that, and each
     takes one tile after the other. `descriptors` are the operands that the GPU's own engine copies,
-    tile by tile; `precision` is how tensor cores multiply f32."""
+    tile by tile; `precision` is how tensor cores multiply f32. `online` says that one loop finds
+    the maximum of a long row and the sum of exponentials below it. The points of a row are shared
+    by `share` programs, `piece` points each; the last of them to end joins what they have.
+    `block_pointers` says that accesses at even steps are written as such."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -158,6 +161,10 @@ class Tiling:
     programs: int = 0
     descriptors: tuple[str, ...] = ()  # among "left" and "right"
     precision: str = ""
+    online: bool = True
+    share: int = 1
+    piece: int = 0
+    block_pointers: bool = False
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""
@@ -196,7 +203,8 @@ class ScheduledKernel(Generic[C]):
             sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
             tiles = product(rounded_up(a.extent, block) for a, block in sizes)
             most = self.choice.programs
-            return integer(min(most, tiles.number)) if most else tiles
+            shared = product((tiles, integer(self.choice.share)))
+            return integer(min(most, tiles.number)) if most else shared
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:

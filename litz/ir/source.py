@@ -76,7 +76,8 @@ class DeviceSource:
     `names[k]` is the kernel of step k; `handles` is the table entry of each kernel's handle, behind
     which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads; one
     of them, SCRATCH, is what kernels with scratch share: they run one after the other;
-    `arguments[k]` are the names of the buffers that step k is given."""
+    `arguments[k]` are the names of the buffers that step k is given; `counters` names those that
+    hold zeros before and after each launch."""
 
     kernels: tuple[DeviceKernel, ...]
     text: str
@@ -86,6 +87,7 @@ class DeviceSource:
     handles: dict[str, int]
     workspaces: tuple[Buffer, ...] = ()
     arguments: tuple[tuple[str, ...], ...] = ()
+    counters: frozenset[str] = frozenset()
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-def
 from litz.config import Config
 from litz.ir.program import Buffer, Plan, ViewArg, written
 from litz.ir.source import ARENA, STREAM, DeviceSource
+from litz.runtime.counters import Counters
 from litz.runtime.entry import Entry, Segments
 from litz.runtime.launches import Launches
 from litz.runtime.steps import numbers, torch_dtype
@@ -46,6 +47,7 @@ class DeviceEntry(Entry):
         super().__init__(plan, source, segments, constants, None, config)
         self.shared, self.device = arena, device
         self.workspaces = [b for b in source.workspaces if b.name not in unused]
+        self.counters = source.counters
         self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
         self.names.update(aligned=aligned, reinterpret=_reinterpret_tensor, stream=device.stream)
         self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type
@@ -72,7 +74,10 @@ class DeviceEntry(Entry):
                 self._point(name)
         self._outputs_to_allocate()
         for buffer in self.workspaces:
-            self._allocate(buffer, "w")
+            if buffer.name in self.counters:
+                self._count(buffer)
+            else:
+                self._allocate(buffer, "w")
         self._body()
         for buffer in self._inputs_to_write_back():
             self.lines.append(f"give_{self.local[buffer.name]}()")
@@ -143,6 +148,13 @@ class DeviceEntry(Entry):
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         self.local[buffer.name] = name = f"{letter}{len(self.local)}"
         self.lines.append(f"{name} = empty({sizes}, {strides}, {dtype})")
+        self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
+
+    def _count(self, buffer: Buffer) -> None:
+        """Counters that are zero, of the stream at hand."""
+        counters = self._name("counters", Counters(buffer.shape[0].number, self.device))
+        self.local[buffer.name] = name = f"w{len(self.local)}"
+        self.lines.append(f"{name} = {counters}(table[{STREAM}])")
         self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
 
     def _view(self, view: ViewArg) -> str:

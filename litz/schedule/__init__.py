@@ -23,7 +23,7 @@ from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
 from litz.schedule.past import written_past
 from litz.schedule.product import schedule_product
-from litz.schedule.tile import spread_scatter, tile_axes
+from litz.schedule.tile import shared_parts, spread_scatter, tile_axes
 from litz.schedule.vectorize import vectorize
 from litz.schedule.window import schedule_windows
 from litz.target import Target
@@ -58,8 +58,9 @@ def _tiled(
     choice = choices.tilings.get(kernel.name, choice)
     settled, placed = settle_scratch(tiled, choice.row, len(arguments))
     # Memory behind scratch that registers cannot hold has no name in the plan: it gets one here.
+    placed += shared_parts(settled, choice, len(arguments) + len(placed))
     arguments += tuple(replace(b, name=f"{kernel.name}_{b.name}") for b in placed)
-    return ScheduledKernel(settled, arguments, choice, _steps(kernel, tiled))
+    return ScheduledKernel(settled, arguments, choice, (*_steps(kernel, tiled), *_shares(choice)))
 
 
 def _vectorized(
@@ -122,6 +123,12 @@ def _tiles(choice: Choice) -> tuple[str, ...]:
     size = f"{streaming.heads} heads of {streaming.rows} rows and {streaming.columns} columns"
     tiles = f"tiles of {streaming.tile} rows, blocks of {streaming.block} columns"
     return (f"attention of {size}: {tiles}",)
+
+
+def _shares(choice: Tiling) -> tuple[str, ...]:
+    if choice.share == 1:
+        return ()
+    return (f"{choice.share} programs share each row, {choice.piece} points each",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

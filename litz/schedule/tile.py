@@ -16,10 +16,18 @@ import torch
 
 from litz.config import Config
 from litz.ir.dtypes import BF16, F16, F32, F64, I32, I64, DType
-from litz.ir.expr import Expr, axis, extent_of, walk
-from litz.ir.index import floordiv, modulo
+from litz.ir.expr import Expr, axis, extent_of, integer, walk
+from litz.ir.index import ONE, floordiv, modulo
 from litz.ir.ops import REDUCTIONS
-from litz.ir.program import Kernel, Phase, exprs_of, loads
+from litz.ir.program import (
+    Buffer,
+    Kernel,
+    Phase,
+    exprs_of,
+    loads,
+    reductions_of,
+    shared_phase,
+)
 from litz.ir.scheduled import ScheduledKernel, Tiling, power_of_two
 from litz.schedule.axes import Axes, replace_axes, stride_along
 from litz.target import Target
@@ -45,6 +53,8 @@ POINTS_A_POINTWISE_WARP = 512
 ROW_WARPS = 4
 POINTS_A_SHORT_ROW_WARP = 512
 POINTS_A_ROW_WARP = 1024
+# Points of a tile that are worth a program, where programs share rows.
+SHARED_POINTS = 1 << 13
 # Candidates: the most points a program takes, and a thread; loads that are under way ahead of use.
 MOST_POINTS = 1 << 15
 MOST_POINTS_A_THREAD = 64
@@ -92,7 +102,14 @@ def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, T
     whole = folded(kernel, [g for g in groups if g])
     tiling = _reduction(whole, target) if rows else _pointwise(whole, target)
     ordered = any(s.scatters for s in kernel.stores) and _ordered(kernel, config)
-    return whole, replace(tiling, ordered=ordered, wide=is_far(whole))
+    tiling = _shared(whole, tiling, target)
+    return whole, replace(
+        tiling,
+        ordered=ordered,
+        wide=is_far(whole),
+        online=config.online_softmax,
+        block_pointers=config.triton.use_block_ptr,
+    )
 
 
 # -- axes ------------------------------------------------------------------------------------
@@ -194,7 +211,7 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         return replace(_pointwise(kernel, target), row=1)
     if rows > 1 and _across(kernel):
         block = min(power_of_two(rows), COLUMNS)
-        while block > 16 and rows < block * target.threads:
+        while block > 16 and rows < block * target.threads and not _may_share(kernel, target):
             block //= 2
         row = min(power_of_two(longest), max(ACROSS_TILE // block, 1))
         return Tiling((block,) * len(kernel.outer), row, warps=min(_warps(block * row), ROW_WARPS))
@@ -209,6 +226,55 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         short = min(ROW_WARPS, _warps(block * row, POINTS_A_SHORT_ROW_WARP))
         warps = min(warps, max(short, _warps(block * row, POINTS_A_ROW_WARP)))
     return Tiling((block,) * len(kernel.outer), row, warps=warps)
+
+
+def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
+    """Few long rows in pieces, a program each: how many follows from the sizes, so that a sum is
+    the same on any machine."""
+    phase = shared_phase(kernel)
+    if phase is None or not _may_share(kernel, target) or tiling.row == 1:
+        return tiling
+    points = extent_of(phase.inner)
+    sizes = zip(kernel.outer, tiling.blocks, strict=True)
+    tiles = math.prod(-(-a.extent.number // n) for a, n in sizes)
+    pieces = min(target.most_pieces, math.prod(tiling.blocks) * points // SHARED_POINTS)
+    if tiles >= target.few_rows or pieces < 2:
+        return tiling
+    row = min(tiling.row, REDUCED_TILE)
+    piece = -(-points // (pieces * row)) * row
+    return replace(tiling, row=row, piece=piece, share=-(-points // piece))
+
+
+def _may_share(kernel: Kernel, target: Target) -> bool:
+    """Whether programs may share rows: if that is wanted, or if nothing else splits them, since a
+    place in the row is asked for."""
+    phase = shared_phase(kernel)
+    if phase is None:
+        return False
+    return target.shares_rows or any(
+        REDUCTIONS[n.attr[0]].gives_index for n in reductions_of(phase)
+    )
+
+
+def shared_parts(kernel: Kernel, tiling: Tiling, first: int) -> tuple[Buffer, ...]:
+    """What programs that share rows leave for the last of them, as arguments from number `first`
+    on: each one's part of each reduction, with its place where that is asked for; and last, how
+    many have ended."""
+    phase = shared_phase(kernel) if tiling.share > 1 else None
+    if phase is None:
+        return ()
+    kinds: list[DType] = []
+    for node in reductions_of(phase):
+        kinds.append(node.args[0].dtype.accumulator)
+        if REDUCTIONS[node.attr[0]].gives_index:
+            kinds.append(I64 if tiling.wide else I32)
+    rows = math.prod(a.extent.number for a in kernel.outer)
+    counts = [rows * tiling.share] * len(kinds) + [rows]
+    device = kernel.stores[0].buffer.device
+    return tuple(
+        Buffer(f"b{first + k}", kind, (integer(n),), (ONE,), device)
+        for k, (kind, n) in enumerate(zip([*kinds, I32], counts, strict=True))
+    )
 
 
 def _is_walked(kernel: Kernel, longest: int) -> bool:
@@ -305,6 +371,8 @@ def _fits(kernel: Kernel, tiling: Tiling, longest: int) -> bool:
         return False
     sizes = zip(kernel.outer, tiling.blocks, strict=True)
     if any(n > power_of_two(a.extent.number) for a, n in sizes):
+        return False
+    if tiling.piece % tiling.row:  # a piece is whole blocks, or points would count twice
         return False
     row = min(tiling.row, power_of_two(longest))
     points, threads = math.prod(tiling.blocks) * row, 32 * tiling.warps

@@ -32,6 +32,7 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     known = {b.name for b in plan.outside}
     workspaces = tuple(b for name, b in placed.items() if name not in known)
     workspaces += _scratch(list(made.values()), plan)
+    counters = frozenset(k.arguments[-1].name for k in scheduled if k.choice.share > 1)
     layout = table_layout(plan, workspaces)
     first = LAUNCH + 1 + len(layout)
     handles = {name: first + 2 * k for k, name in enumerate(kernels)}
@@ -40,8 +41,9 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     parts = tuple(segments(plan))
     given = tuple(tuple(b.name for b in k.arguments) for k in scheduled)
     return DeviceSource(
-        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given
-    )
+        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given,
+        counters,
+    )  # fmt: skip
 
 
 def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:

@@ -97,7 +97,9 @@ def _watched(method: str, where: Callable[..., tuple[Any, Any]]) -> None:
 
     def checked(self: Any, *args: Any, **named: Any) -> Any:
         pointers, mask = where(*args)
-        Bounds.check(pointers.data, np.asarray(mask.data))
+        # A block pointer's mask is an array as it is.
+        found = mask.data if isinstance(mask, TensorHandle) else mask
+        Bounds.check(pointers.data, np.asarray(found))
         return original(self, *args, **named)
 
     setattr(InterpreterBuilder, method, checked)
@@ -206,6 +208,9 @@ class Interpreted:
 
     def stream(self) -> int:
         return 0
+
+    def is_recording(self) -> bool:
+        return False
 
     def flag(self) -> torch.Tensor:
         return torch.zeros(1, dtype=torch.int32)

@@ -70,8 +70,11 @@ def check(there: Any, function: Callable[..., Any], parts: int, shown: int, hold
     assert graph.policy.recorded == parts, graph.policy
     kept: list[Any] = []
     RUNS[0] = 0
+    before = x
     for k in range(CALLS):
         mine, theirs = x * (k + 1), x * (k + 1)  # w is a parameter: it stays
+        assert mine.data_ptr() != before.data_ptr()  # alive: an input that moves, surely
+        before = mine
         wanted = function(theirs, w)
         RUNS[0] -= "unsafe" in function.__code__.co_names
         found = graph([mine, w])

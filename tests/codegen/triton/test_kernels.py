@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ from litz.config import snapshot
 from litz.errors import InternalError
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
-from litz.target import cuda
+from litz.runtime.counters import Counters
+from litz.schedule.tile import candidates, neighbours
+from litz.target import configured, cuda
 from tests.codegen.triton.cases import NAMES
 from tests.stages import Stages, staged, through_aot
 
@@ -79,10 +82,12 @@ def test_every_kernel_becomes_a_cubin(outcome: Any, tmp_path: Path, monkeypatch:
 def scheduled(function: Any, *inputs: torch.Tensor, **options: Any) -> Stages:
     """Every stage up to `schedule`, for a GPU."""
     found: list[Stages] = []
-    target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
+    config = snapshot({name.replace("__", "."): value for name, value in options.items()})
+    target = configured(replace(cuda((9, 0), 132), device="cpu"), config)
+    target = replace(target, product_rows=16)
 
     def compiler(module: torch.fx.GraphModule) -> Any:
-        found.append(staged(module, target, snapshot(options), inputs))
+        found.append(staged(module, target, config, inputs))
         return module.forward
 
     with torch.no_grad():
@@ -160,6 +165,85 @@ def test_tiles_follow_sizes_and_strides(
     assert eval(repr(kernel.choice), {"Tiling": Tiling}) == kernel.choice
     points = math.prod(blocks) * row
     assert 32 * kernel.choice.warps <= max(points, 32)
+
+
+@pytest.mark.parametrize(
+    ("function", "online", "plain"),
+    [(lambda x: x.softmax(1), 2, 3), (lambda x: x.logsumexp(1), 1, 2)],
+)
+def test_a_long_row_of_exponentials_is_read_once_less(
+    function: Any, online: int, plain: int
+) -> None:
+    with FakeTensorMode():
+        x = torch.empty(4096, 50304, dtype=torch.bfloat16)
+        (one,) = kernels_of(function, x)
+        (other,) = kernels_of(function, x, online_softmax=False)
+    assert one.text.count("tl.load(") == online and other.text.count("tl.load(") == plain
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "plain"),
+    [
+        (lambda x: x.sum(), (1 << 24,), 2),
+        (lambda x: x.mean(1).exp(), (10, 300001), 3),
+        (lambda x: x.sum(0), (300000, 40), 2),
+        (lambda x: x.sum(0), (8192, 8192), 2),
+        (lambda x: x.argmax(), (1 << 24,), 1),
+        (lambda x: x.sum(1), (4096, 4096), 1),
+    ],
+)
+def test_programs_of_one_launch_share_a_few_long_rows(
+    function: Any, shape: tuple[int, ...], plain: int
+) -> None:
+    with FakeTensorMode():
+        x = torch.empty(shape)
+        (kernel,) = scheduled(function, x, triton__cooperative_reductions=True).scheduled
+        usual = scheduled(function, x).scheduled
+    assert len(usual) == plain
+    # Nothing else splits rows in which a place is asked for.
+    assert all(k.choice.share == 1 or "argmax" in k.kernel.name for k in usual)
+    share, piece = kernel.choice.share, kernel.choice.piece
+    assert (share > 1) == (shape != (4096, 4096)) == ("share each row" in str(kernel.steps))
+    (row,) = kernel.kernel.phases[0].inner
+    assert share == 1 or (share - 1) * piece < row.extent.number <= share * piece
+
+
+def test_counters_belong_to_a_stream_or_a_recording() -> None:
+    device = SimpleNamespace(name="cpu", is_recording=lambda: False)
+    counters = Counters(3, device)
+    first = counters(7)
+    assert counters(7) is first and counters(None) is counters(0) is not first
+    device.is_recording = lambda: True
+    assert counters(7) is not first and not counters(7).any() and len(counters(7)) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: x + 1, (1 << 20,)),
+        (lambda x: x.t().contiguous(), (4096, 4096)),
+        (lambda x: x.softmax(1), (65536, 768)),
+        (lambda x: x.amax(1), (4096, 30000)),
+        (lambda x: x.sum(0), (3000, 1 << 16)),
+        (lambda x: x + 1, (5,)),
+    ],
+)
+def test_candidates_begin_with_the_rule_and_keep_what_is_no_choice(
+    function: Any, shape: tuple[int, ...]
+) -> None:
+    with FakeTensorMode():
+        (kernel,) = scheduled(function, torch.empty(shape)).scheduled
+    few, many = candidates(kernel), candidates(kernel, wide=True)
+    assert few[0] == many[0] == kernel.choice
+    assert len(set(few)) == len(few) <= 3 and len(set(many)) == len(many)
+    assert set(few) <= set(many) and len(many) >= len(few)
+    assert set(neighbours(kernel, kernel.choice)) < set(many) or shape == (5,)
+    for tiling in many:
+        assert replace(tiling, blocks=(), row=1, warps=1, stages=1) == replace(
+            kernel.choice, blocks=(), row=1, warps=1, stages=1
+        )
+        whole = math.prod(tiling.blocks) * max(tiling.row, 1)
+        assert 32 * tiling.warps <= max(whole, 32)
 
 
 def test_what_triton_rejects_is_shown_with_its_text() -> None:
