@@ -91,6 +91,14 @@ def _address(value: Any) -> int:
     return value.data_ptr() if isinstance(value, torch.Tensor) else 0
 
 
+def _addresses(values: list[Any]) -> list[int]:
+    """Where tensors lie; 0 for what is none. There may be hundreds at each call."""
+    try:
+        return list(map(torch.Tensor.data_ptr, values))
+    except TypeError:
+        return list(map(_address, values))
+
+
 class Replayed:
     """Calls a graph by replaying it. `updated` are the positions of inputs that it writes to;
     `brought` those of numbers on the CPU, which a recording reads `where` it runs; `carried` those
@@ -108,14 +116,15 @@ class Replayed:
         self.recordings: list[Recording] = []
         self.seen: list[int] | None = None  # addresses at the call before
         self.moving = set(self.brought)
+        self.unwatched = [*self.carried, *self.moving]  # which recording they lie in is known
         self.calls = self.changes = 0
 
     def call(self, args: list[Any]) -> list[Any]:
         """One call of the graph."""
-        addresses = [t.data_ptr() if isinstance(t, torch.Tensor) else 0 for t in args]
+        addresses = _addresses(args)
         self.calls += 1
         carried = [addresses[k] for k in self.carried]
-        for k in self.carried:  # not watched: which recording they lie in is known
+        for k in self.unwatched:
             addresses[k] = 0
         if self.calls <= WARM_UPS or not self._settled(addresses):
             self._watch(addresses)
@@ -132,19 +141,18 @@ class Replayed:
         if self.seen is not None:
             pairs = enumerate(zip(self.seen, addresses, strict=True))
             self.moving |= {k for k, (old, new) in pairs if old != new}
-        self.seen = addresses
+        self.unwatched = [*self.carried, *self.moving]
+        self.seen = [0 if k in self.moving else n for k, n in enumerate(addresses)]
 
     def _settled(self, addresses: list[int]) -> bool:
         """Whether inputs that are used in place are where they were. One that is not gets a place
         of its own from now on, and recordings that knew no better are dropped."""
-        assert self.seen is not None
-        pairs = enumerate(zip(self.seen, addresses, strict=True))
-        moved = {k for k, (old, new) in pairs if old != new} - self.moving
-        if moved:
-            self.changes += 1
-            self.recordings.clear()
-            self._watch(addresses)
-        return not moved and self.changes <= MOST_CHANGES
+        if addresses == self.seen:
+            return self.changes <= MOST_CHANGES
+        self.changes += 1
+        self.recordings.clear()
+        self._watch(addresses)
+        return False
 
     def _lie_still(self, carried: list[int]) -> bool:
         """Whether what earlier parts gave lies in recordings of theirs: they may have run as they

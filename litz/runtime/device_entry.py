@@ -128,8 +128,9 @@ class DeviceEntry(Entry):
                 take = f"{name}, give_{name} = borrowed({name})"
             else:
                 take = f"{name} = aligned({name})"
-            self.lines.append(f"if {name}.data_ptr() % {ALIGNMENT}: {take}")
-            self._point(buffer.name)
+            entry = self.source.layout[buffer.name]
+            self.lines.append(f"table[{entry}] = p = {name}.data_ptr()")
+            self.lines.append(f"if p % {ALIGNMENT}: {take}; table[{entry}] = {name}.data_ptr()")
 
     def _point(self, buffer: str) -> None:
         """Put a tensor's address into the table; a number of the CPU's is brought over first."""
