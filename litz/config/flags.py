@@ -282,6 +282,11 @@ class Config:
     alignment_asserts: bool = flag(
         False, "runtime", "Check that tensors lie at addresses that kernels were compiled for."
     )
+    scalar_asserts: bool = flag(
+        True,
+        "lower",
+        "Check what the program says of sizes and numbers that only data tells (torch._check).",
+    )
     nan_asserts: bool = flag(
         False, "runtime", "Look for NaN and infinities in every input and result; slow."
     )

@@ -134,6 +134,27 @@ PACKERS = frozenset(
 )
 
 
+# Calls that only look whether a symbolic number is as the program says.
+CHECKS = frozenset(
+    {
+        "aten._assert_scalar.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A size that only a call's result tells. `path` leads to it: an int takes an item, "shape" the
+    sizes, "stride" the strides, "offset" where a window begins in the call's first operand. There
+    stands `divisor` times it."""
+
+    symbol: Expr
+    path: tuple[str | int, ...] = ()
+    divisor: int = 1
+
+
 @dataclass(frozen=True)
 class Extern:
     """A call of an ATen (or custom) op. Operands are `ViewArg`s, sizes and plain constants."""
@@ -147,6 +168,7 @@ class Extern:
     ordered: bool = False  # it draws from the generator: such calls keep their order
     mutates: tuple[Buffer, ...] = ()
     origins: tuple[Origin, ...] = ()
+    binds: tuple[Binding, ...] = ()  # sizes that are known from here on
 
     @property
     def packs(self) -> bool:
@@ -161,6 +183,11 @@ class Extern:
     @cached_property
     def writes(self) -> list[Buffer]:
         return [*(b for b in self.outputs if b is not None), *self.mutates]
+
+    @property
+    def checks(self) -> bool:
+        """Whether it is a check of sizes: what uses them runs behind it."""
+        return self.target in CHECKS
 
 
 @dataclass(frozen=True)
@@ -286,6 +313,11 @@ class KernelGraph:
     @property
     def externs(self) -> list[Extern]:
         return [step for step in self.body if isinstance(step, Extern)]
+
+    @cached_property
+    def bound(self) -> frozenset[Expr]:
+        """The sizes that no argument tells, but a result of a call."""
+        return frozenset(b.symbol for step in self.externs for b in step.binds)
 
 
 @dataclass(frozen=True)
