@@ -339,7 +339,8 @@ class ScalarAssertion(UserError, RuntimeError):
 
     def __init__(self, message: str, where: str) -> None:
         self.where = where
-        super().__init__(f"{message.rstrip('.')}: {where}.")
+        told = f"{message.rstrip('.')}: {where}."
+        super().__init__(f"{told} Mend the data, or what the program says of it.")
 
 
 class CudaGraphsRefused(UserError):

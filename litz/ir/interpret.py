@@ -208,6 +208,8 @@ def _resolve(env: Environment, value: Any, copy: bool = False) -> Any:
     """An operand of an extern call, or an output, as arrays and numbers."""
     if isinstance(value, ViewArg):
         return env.view(value).copy() if copy else env.view(value)
+    if isinstance(value, Expr) and value.dtype.is_float:
+        return float(evaluate(value, Environment(sizes=env.sizes)))
     if isinstance(value, Expr):
         return env.number(value)
     if isinstance(value, (list, tuple)):

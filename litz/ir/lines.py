@@ -26,7 +26,8 @@ SIZE = re.compile(
     r"(?: near (?P<hint>\d+))?(?: = (?P<made>.*))?$"
 )
 EXTERN = re.compile(
-    r"(?P<results>.*?) = (?P<call>.*?\))(?: mutates (?P<mutates>[^)]*?))?(?: binds (?P<binds>.*))?$"
+    rf"""(?P<results>.*?) = (?P<call>(?:{QUOTED}|[^'"])*?\))"""
+    r"(?: mutates (?P<mutates>[^)]*?))?(?: binds (?P<binds>.*))?$"
 )
 
 

@@ -10,9 +10,10 @@ In: constructors. Out: frozen values that print as text which rebuilds them (`ir
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from litz.ir.dtypes import DType
@@ -292,13 +293,9 @@ class KernelGraph:
         """What kernels and packing calls make of parameters alone: kept from call to call, made
         anew when one of them changes. Such steps come before all others."""
         shown = {o.value.buffer for o in self.outputs if isinstance(o.value, ViewArg)}
-        found: dict[Buffer, None] = {}
-        for step in self.body if self.static else ():
-            known = may_be_held(step) and self.static.union(found).issuperset(read(step))
-            if not known or shown.union(self.inputs).intersection(written(step)):
-                break
-            found.update(dict.fromkeys(written(step)))
-        return tuple(found)
+        known = {id(s) for s in steps_to_hold(self.body, self.static, shown.union(self.inputs))}
+        front = takewhile(lambda step: id(step) in known, self.body)
+        return tuple(dict.fromkeys(b for step in front for b in written(step)))
 
     @property
     def prepared(self) -> int:
@@ -396,6 +393,28 @@ def may_be_held(step: Kernel | Extern) -> bool:
         return step.packs
     extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
     return all(n.op != "size" for n in walk(*extents, *exprs_of(step)))
+
+
+def steps_to_hold(
+    body: Sequence[Kernel | Extern], static: frozenset[Buffer], seen: Iterable[object]
+) -> list[Kernel | Extern]:
+    """The steps that depend on parameters alone; none whose result is `seen`, or that another step
+    writes into at each call, as a scatter does into its zeros."""
+    refused = set(seen)
+    while static:
+        first: list[Kernel | Extern] = []
+        made: set[Buffer] = set()
+        for step in body:
+            known = may_be_held(step) and made.union(static).issuperset(read(step))
+            if known and not refused.intersection(written(step)):
+                first.append(step)
+                made.update(written(step))
+        chosen = {id(step) for step in first}
+        others = {b for step in body if id(step) not in chosen for b in written(step)}
+        if not made & others:
+            return first
+        refused |= made & others
+    return []
 
 
 def operand_views(value: Any) -> Iterator[ViewArg]:

@@ -26,6 +26,7 @@ from litz.errors import (
     NotFinite,
     ParseError,
     PassFailed,
+    ScalarAssertion,
     SizeUnknown,
     StageFailed,
     UnknownBenchmark,
@@ -151,6 +152,11 @@ TEXTS: list[tuple[LitzError, str]] = [
         NotFinite("t1", "aten.log.default (model.py:3)", 2, 0),
         "t1 holds 2 NaN and 0 infinities: aten.log.default (model.py:3). "
         "Look at what this line computes, or set nan_asserts=False.",
+    ),
+    (
+        ScalarAssertion("u0 <= 8 does not hold.", "aten._assert_scalar.default (model.py:3)"),
+        "u0 <= 8 does not hold: aten._assert_scalar.default (model.py:3). "
+        "Mend the data, or what the program says of it.",
     ),
     (
         CudaGraphsRefused(["cond decides on the CPU what runs next (model.py:3)"]),
