@@ -276,6 +276,12 @@ class Config:
     pick_loop_orders: bool = flag(
         True, "schedule", "Order loops by the strides of what they touch."
     )
+    multi_kernel_hints: tuple[int, ...] = flag(
+        (),
+        "schedule",
+        "Sizes for which kernels of symbolic sizes get a schedule of their own, chosen by call.",
+        low=1,
+    )
     size_asserts: bool = flag(
         True, "runtime", "Check dtype, shape and strides of the inputs of each call."
     )
