@@ -291,11 +291,22 @@ class Config:
     pick_loop_orders: bool = flag(
         True, "schedule", "Order loops by the strides of what they touch."
     )
+    multi_kernel_hints: tuple[int, ...] = flag(
+        (),
+        "schedule",
+        "Sizes for which kernels of symbolic sizes get a schedule of their own, chosen by call.",
+        low=1,
+    )
     size_asserts: bool = flag(
         True, "runtime", "Check dtype, shape and strides of the inputs of each call."
     )
     alignment_asserts: bool = flag(
         False, "runtime", "Check that tensors lie at addresses that kernels were compiled for."
+    )
+    scalar_asserts: bool = flag(
+        True,
+        "lower",
+        "Check what the program says of sizes and numbers that only data tells (torch._check).",
     )
     nan_asserts: bool = flag(
         False, "runtime", "Look for NaN and infinities in every input and result; slow."

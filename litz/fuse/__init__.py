@@ -30,9 +30,8 @@ from litz.ir.program import (
     KernelGraph,
     LoopProgram,
     ViewArg,
-    may_be_held,
     read,
-    written,
+    steps_to_hold,
 )
 from litz.rewrite import Simplifier
 from litz.target import Target
@@ -90,13 +89,7 @@ def _prepared_first(
     body: list[Kernel | Extern], static: frozenset[Buffer], seen: set[Buffer]
 ) -> tuple[Kernel | Extern, ...]:
     """What depends on parameters alone, and shows nowhere else, comes before the rest."""
-    made: set[Buffer] = set()
-    first: list[Kernel | Extern] = []
-    for step in body if static else ():
-        known = may_be_held(step) and made.union(static).issuperset(read(step))
-        if known and not seen.intersection(written(step)):
-            first.append(step)
-            made.update(written(step))
+    first = steps_to_hold(body, static, seen)
     front = {id(step) for step in first}
     return (*first, *(step for step in body if id(step) not in front))
 

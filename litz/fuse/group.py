@@ -27,10 +27,11 @@ from litz.fuse.rows import (
 from litz.fuse.split import few_rows
 from litz.ir.attention import is_log_sum, loop_attention
 from litz.ir.choices import Choices
-from litz.ir.expr import extent_of
+from litz.ir.expr import Expr, extent_of
 from litz.ir.index import coefficient, flat_index
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
+from litz.ir.sizes import used_in
 from litz.ir.window import loop_windows
 from litz.target import Target
 
@@ -82,8 +83,13 @@ class _Grouper:
         self.decisions: list[Decision] = []
         self.written_in: dict[Buffer, int] = {}
         self.read_in: dict[Buffer, list[int]] = defaultdict(list)
+        self.told_in: dict[Expr, int] = {}  # the call that tells a size, or last looks at it
 
     def add_extern(self, step: Extern) -> None:
+        for binding in step.binds:
+            self.told_in[binding.symbol] = len(self.groups)
+        if step.checks and self.told_in:
+            self.told_in.update(dict.fromkeys(used_in(step), len(self.groups)))
         self._place(step, Group(len(self.groups), extern=step))
 
     def add_loop(self, loop: Loop) -> None:
@@ -132,6 +138,8 @@ class _Grouper:
                 needed.append(self.written_in[buffer])
             if buffer in self.inputs:  # an update waits for every reader of the old value, or
                 needed += self.read_in[buffer]  # joins the last of them, if `in_step` lets it
+        if self.told_in:
+            needed += [self.told_in[n] for n in used_in(loop) if n in self.told_in]
         return max(needed, default=0)
 
     def _candidates(self, loop: Loop, earliest: int) -> list[tuple[int, Group]]:

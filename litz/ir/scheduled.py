@@ -180,6 +180,14 @@ C = TypeVar("C", default=Choice)
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A schedule for calls whose measure is at least this."""
+
+    begins: int
+    scheduled: ScheduledKernel
+
+
+@dataclass(frozen=True)
 class ScheduledKernel(Generic[C]):
     """`arguments` are the buffers a call passes, in order; names inside are canonical, so that
     kernels of equal structure are equal and compile once. A CPU's choice is a `Choice`, a GPU's a
@@ -189,6 +197,9 @@ class ScheduledKernel(Generic[C]):
     arguments: tuple[Buffer, ...]
     choice: C
     steps: tuple[str, ...] = ()  # what was done to the loops, for explain
+    # Ways to run it by a `measure` of a call's sizes, itself among them; none if it has but one.
+    variants: tuple[Variant, ...] = ()
+    measure: Expr = ONE
 
     @property
     def tasks(self) -> int:

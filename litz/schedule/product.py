@@ -143,8 +143,14 @@ def _chunk_of_any(rows: Expr, fitting: int, tasks: int, block: int) -> Expr:
     shared = rounded_up(rows, -(-ENOUGH_TASKS // tasks))
     least = integer(block)
     most = apply("max", apply("min", integer(max(fitting, 1)), shared), least)
-    blocks = rounded_up(rows, product((rounded_up(rows, most), least)))
+    chunks = _some(rounded_up(rows, most), rows)
+    blocks = _some(rounded_up(rows, product((chunks, least))), rows)
     return named(product((blocks, least)), low=block)
+
+
+def _some(count: Expr, rows: Expr) -> Expr:
+    """At least one, also if there may be no rows at all."""
+    return count if at_least(rows, ONE) else apply("max", count, ONE)
 
 
 def _group(product: Product, width: int, target: Target) -> int | None:

@@ -42,7 +42,8 @@ class FunctionEmitter:
         b, values = self.b, self.values
         for k, symbol in enumerate(self.scheduled.sizes):
             slot = self._slot(len(self.scheduled.arguments) + k)
-            self.scopes.bind(0, symbol, b.emit(f"load i64, {slot}", I64))
+            kind = Type("double", 1) if symbol.dtype.is_float else I64
+            self.scopes.bind(0, symbol, b.emit(f"load {kind}, {slot}", kind))
         flat = {buffer.name: buffer for buffer in (*written(self.kernel), *read(self.kernel))}
         for k in range(len(self.scheduled.arguments)):
             if f"b{k}" in flat:  # what is read at a stride of zero alone is gone
