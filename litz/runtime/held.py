@@ -54,7 +54,8 @@ class HeldSet:
     def bytes(self) -> int:
         packed = [t for name, t in self.known.items() if name not in self.tensors]
         held: int = sum(t.untyped_storage().nbytes() for t in self.tensors.values())
-        return held + sum(t.numel() * t.itemsize for t in packed)
+        made: int = sum(t.numel() * t.itemsize for t in packed)
+        return held + made
 
 
 class Held:
