@@ -81,7 +81,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
         operands = a.at((*batch, i, k)), b.at((*batch, k, j))
         _emit(low, target, (*batch, i, j), operands, k)
         return
-    if not batch and target.dtype.compute is F32:
+    if not batch and target.dtype.compute is F32 and k.extent.is_const:
         width = low.panel_columns(F32.bytes, b.shape[-1].number)
         narrow = narrow_operand(low, b.at((k, j)), k, j, width)
         if narrow is not None:
@@ -89,7 +89,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
             return
     right, group = _right(low, a, b, (*batch, k, j))
     left = _left(low, a, group).at((*batch, i, k))
-    slices = 1 if batch else _slices(low, target, k.extent.number, group)
+    slices = 1 if batch or not k.extent.is_const else _slices(low, target, k.extent.number, group)
     if slices == 1:
         _emit(low, target, (*batch, i, j), (left, right), k)
     else:
@@ -152,7 +152,9 @@ def _emit(
 
 
 def _check(low: Lowering, a: View, b: View) -> None:
-    rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
+    rows, columns = a.shape[-2].hint, b.shape[-1].number
+    # A sum of symbolic length takes one number a step, as floats alone do.
+    depth = a.shape[-1].hint if a.dtype in (F32, F64) else a.shape[-1].number
     if low.config.max_autotune_gemm_backends == "ATEN" or low.product_choice.backend == "ATEN":
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone, or ATen is quicker")
     if rows > low.target.product_rows:

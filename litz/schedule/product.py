@@ -38,7 +38,8 @@ def schedule_product(
     if found is None:
         return None
     batches, rows, across = map(count_of, (found.batch, found.rows, found.columns))
-    if not is_known(across, found.depth.extent, *(a.extent for a in found.taps)):
+    depth = found.depth.extent
+    if not is_known(across, *(a.extent for a in found.taps), *([depth] if found.taps else [])):
         return None
     columns = across.number
     lanes = target.vector_bytes // found.node.dtype.bytes
@@ -53,9 +54,9 @@ def schedule_product(
     group = _group(found, width, target)
     if group is None:
         return None
-    depth, taps = found.depth.extent.number, extent_of(found.taps)
+    taps = extent_of(found.taps)
     block = chosen.block or target.block_rows
-    fitting = target.l2_bytes // 2 // (depth * _left_bytes(found))
+    fitting = target.l2_bytes // 2 // (max(depth.hint, 1) * _left_bytes(found))
     panels = -(-columns // width)
     if rows.is_const:
         chunk = integer(_chunk(batches.hint, rows.number, panels, fitting, block, target.threads))
@@ -65,9 +66,10 @@ def schedule_product(
         chunk = integer(-(-chosen.chunk // block) * block)  # a chunk ends with a whole block
     block = min(block, rows.number) if rows.is_const else block
     blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group, taps)
-    work = 2 * min(chunk.hint, rows.hint) * min(width, columns) * depth * taps
-    worth = max(WORTH_A_THREAD // work, 1)
-    return Choice(lanes, last, 1, 1, worth, product=blocking, points=chunk)
+    work = 2 * min(chunk.hint, rows.hint) * min(width, columns) * depth.hint * taps
+    worth = max(WORTH_A_THREAD // max(work, 1), 1)
+    points = chunk if depth.is_const else product((chunk, depth))
+    return Choice(lanes, last, 1, 1, worth, product=blocking, points=points)
 
 
 def _has_short_rows(product: Product, target: Target) -> bool:
@@ -129,12 +131,13 @@ def _group(product: Product, width: int, target: Target) -> int | None:
     """How many neighbours along the sum a step takes: several where both operands lie as the
     instruction that multiplies and adds them wants them, or one; None if neither fits."""
     left, right = stored_load(product.left), stored_load(product.right)
-    if left is not None and right is not None and not product.taps:
+    known = product.depth.extent.is_const
+    if left is not None and right is not None and not product.taps and known:
         group = target.dot_group(left.dtype.name, right.dtype.name)
         if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
             return group
     # Two steps written out share the byte that holds both numbers, and the scale.
-    group = 1 if right is not None or product.depth.extent.number % 2 else 2
+    group = 1 if right is not None or not known or product.depth.extent.number % 2 else 2
     blocks = in_blocks(product, width, group)
     fits = all(_is_readable(node, blocks.inside) for node in loads(blocks.right))
     return group if fits and product.node.dtype is not I32 else None
