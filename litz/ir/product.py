@@ -125,7 +125,7 @@ def in_blocks(product: Product, width: int, group: int) -> Blocks:
     batch, row = (axis(n, count_of(a)) for n, a in (("n", product.batch), ("m", product.rows)))
     panels = rounded_up(count_of(product.columns), width)
     panel, inside = axis("p", panels), axis("c", width)
-    step, part = axis("s", -(-product.depth.extent.number // group)), axis("e", group)
+    step, part = axis("s", rounded_up(product.depth.extent, group)), axis("e", group)
     column = ravel((panel, inside), (panel.extent, inside.extent))
     whole = step if group == 1 else apply("add", apply("mul", step, integer(group)), part)
     places = {product.depth: whole}

@@ -29,16 +29,21 @@ class Blocking:
     batches: Expr
     rows: Expr
     columns: int
-    depth: int
+    depth: Expr  # a number, if a step takes several of it, or if there are taps
     group: int
     taps: int = 1
     stretch: int = 0
     most: int = 0
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> Expr:
         """Whole steps along the sum."""
-        return self.depth // self.group
+        return integer(self.depth.number // self.group) if self.group > 1 else self.depth
+
+    @property
+    def rest(self) -> int:
+        """What whole steps leave of the sum."""
+        return self.depth.number % self.group if self.group > 1 else 0
 
     @property
     def panels(self) -> int:
@@ -125,6 +130,7 @@ class Choice:
         found: list[Expr] = []
         if self.product is not None:
             found += [self.product.batches, self.product.rows, self.product.chunk]
+            found.append(self.product.depth)
         if self.attention is not None:
             found += [self.attention.heads, self.attention.rows, self.attention.columns]
         return found

@@ -103,6 +103,7 @@ def lower(
             known[node] = _input(low, node)
             given = known[node]
             inputs.append(given.buffer if isinstance(given, View) else _argument(given))
+            low.told.update(_shown(inputs[-1]))
             if node.name in graph.static:
                 low.static.add(known[node].buffer)
         elif node.op == "get_attr":
@@ -172,6 +173,11 @@ def _argument(given: Any) -> Expr:
     return found.args[0] if found.dtype is BOOL else found
 
 
+def _shown(item: Buffer | Expr) -> tuple[Expr, ...]:
+    """The sizes that an argument shows as they are."""
+    return (*item.shape, *item.strides) if isinstance(item, Buffer) else (item,)
+
+
 def _attribute(low: Lowering, graph: Graph, path: str) -> Any:
     """A tensor the module holds, or a graph that control flow calls."""
     held = graph.attributes[path]
@@ -200,7 +206,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if str(node.target) in CHECKS and not low.config.scalar_asserts:
         return None
     like = node.meta.get("val")
-    binds = bindings_of(node)
+    binds = tuple(b for b in bindings_of(node) if b.symbol not in low.told)
+    low.told.update(b.symbol for b in binds)
     if isinstance(like, SYMBOLIC) and not binds:
         return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]

@@ -108,6 +108,7 @@ class Lowering:
         self.used: frozenset[int] = frozenset()  # which results of the op at hand someone reads
         self.by_program = True  # the program spells the op at hand; it is no part of another one
         self.decisions: list[Decision] = []
+        self.told: set[Expr] = set()  # sizes that arguments show, or calls so far
         # Offset of each base buffer inside its storage as the fake tensor saw it.
         self.base_offset: dict[Buffer, Expr] = {}
         self._count = 0

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
 
+from litz.errors import InternalError
 from litz.ir.program import Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_FLAG
 from litz.runtime.steps import arena_view, numbers, torch_dtype
@@ -106,5 +107,8 @@ def with_layout(
     result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> torch.Tensor:
     """An op's result with the strides the kernels were compiled for, and memory of its own."""
+    if result.shape != shape:  # torch told another one, and all that follows was compiled for that
+        told = f"an ATen call gave the shape {tuple(result.shape)}, where torch foretold {shape}"
+        raise InternalError(told)
     made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
     return made.copy_(result)

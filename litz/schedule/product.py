@@ -43,7 +43,8 @@ def schedule_product(
     if found is None:
         return None
     batches, rows, across = map(count_of, (found.batch, found.rows, found.columns))
-    if not is_known(across, found.depth.extent, *(a.extent for a in found.taps)):
+    depth = found.depth.extent
+    if not is_known(across, *(a.extent for a in found.taps), *([depth] if found.taps else [])):
         return None
     columns = across.number
     lanes = target.vector_bytes // found.node.dtype.bytes
@@ -58,13 +59,14 @@ def schedule_product(
     group = _group(found, width, target)
     if group is None:
         return None
-    depth, taps = found.depth.extent.number, extent_of(found.taps)
+    taps = extent_of(found.taps)
     block = chosen.block or target.block_rows
     waiting = target.l2_bytes // 16 // (width * found.node.dtype.bytes)  # rows of sums
     stretch = _stretch(found, width, group, target, chosen.stretch)
     if chosen.chunk is not None and chosen.chunk > waiting:
         stretch = 0
-    fitting = waiting if stretch else target.l2_bytes // 2 // (depth * _left_bytes(found))
+    whole = target.l2_bytes // 2 // (max(depth.hint, 1) * _left_bytes(found))
+    fitting = waiting if stretch else whole
     panels = -(-columns // width)
     if rows.is_const:
         chunk = integer(_chunk(batches.hint, rows.number, panels, fitting, block, target.threads))
@@ -78,8 +80,8 @@ def schedule_product(
         block, width, chunk, batches, rows, columns, depth, group, taps, stretch, most
     )
     passing = max(min(chunk.hint, rows.hint), AS_MANY_ROWS)
-    work = 2 * passing * min(width, columns) * depth * taps
-    worth = max(WORTH_A_THREAD // work, 1)
+    work = 2 * passing * min(width, columns) * depth.hint * taps
+    worth = max(WORTH_A_THREAD // max(work, 1), 1)
     return Choice(lanes, last, 1, 1, worth, product=blocking, points=chunk)
 
 
@@ -97,13 +99,15 @@ def _stretch(
     """Steps of a sum that all blocks of a task pass along before the next ones: as many as have
     their part of the panel in an eighth of the second cache. None if that is all, or if one block
     is: the panel is then read once anyway."""
-    depth, rows = product.depth.extent.number, count_of(product.rows)
-    if product.taps or depth % group or (rows.is_const and rows.number <= target.block_rows):
+    depth, rows = product.depth.extent, count_of(product.rows)
+    if product.taps or not depth.is_const or depth.number % group:
+        return 0
+    if rows.is_const and rows.number <= target.block_rows:
         return 0
     if chosen is None:
         chosen = target.l2_bytes // 8 // (width * product.node.dtype.bytes)
     stretch = -(-chosen // WHOLE_STRETCH) * WHOLE_STRETCH
-    return stretch if stretch < depth // group else 0
+    return stretch if stretch < depth.number // group else 0
 
 
 def _left_bytes(product: Product) -> int:
@@ -157,12 +161,13 @@ def _group(product: Product, width: int, target: Target) -> int | None:
     """How many neighbours along the sum a step takes: several where both operands lie as the
     instruction that multiplies and adds them wants them, or one; None if neither fits."""
     left, right = stored_load(product.left), stored_load(product.right)
-    if left is not None and right is not None and not product.taps:
+    known = product.depth.extent.is_const
+    if left is not None and right is not None and not product.taps and known:
         group = target.dot_group(left.dtype.name, right.dtype.name)
         if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
             return group
     # Two steps written out share the byte that holds both numbers, and the scale.
-    group = 1 if right is not None or product.depth.extent.number % 2 else 2
+    group = 1 if right is not None or not known or product.depth.extent.number % 2 else 2
     blocks = in_blocks(product, width, group)
     fits = all(_is_readable(node, blocks.inside) for node in loads(blocks.right))
     return group if fits and product.node.dtype is not I32 else None

@@ -75,8 +75,8 @@ class _Sums(_Block):
         self.pointers: dict[Expr, tuple[Value, int]] = {}  # of rows in this tap, and their step
         self.blocks: Blocks = in_blocks(self.product, self.by.width, self.by.group)
         # Whether sums reach the tile but once, which then need not be there before.
-        self.once = self.by.depth * self.by.taps <= STEPS and not self.by.depth % self.by.group
-        self.once = self.once and (self.dot is None or not self.dot.offsets)
+        short = self.by.depth.is_const and self.by.depth.number * self.by.taps <= STEPS
+        self.once = short and not self.by.rest and (self.dot is None or not self.dot.offsets)
         self.sums = [
             [stack_slot(self.values, self.vector, "sum") for _ in range(self.vectors)]
             for _ in range(rows)
@@ -98,10 +98,10 @@ class _Sums(_Block):
             self._taps(lefts)
         else:
             self._steps(lefts)
-        if by.depth % by.group:
+        if by.rest:
             self._clear()
             with self._apart():
-                self._step(self._number(by.steps), lefts, by.depth % by.group)
+                self._step(self._size(by.steps), lefts, by.rest)
             self._add_to_tile()
         self._report_errors()
         body = "\n".join(b.lines)
@@ -113,9 +113,7 @@ class _Sums(_Block):
         """The whole steps of the sum, put aside from time to time."""
         by, b = self.by, self.b
         far = STEPS // by.group if self.dot is None else STEPS
-        first, last = self._number(0), self._number(by.steps)
-        if by.stretch:
-            first, last = FIRST, LAST
+        first, last = (FIRST, LAST) if by.stretch else (self._number(0), self._size(by.steps))
         block = self.scopes.open_loop(first, last, far, rolled=True)
         self._clear()
         end = b.intrinsic("smin", b.add(block, far), last)
@@ -129,21 +127,21 @@ class _Sums(_Block):
     def _taps(self, lefts: list[Expr]) -> None:
         """A sum for each tap; those of short ones are put aside together."""
         by, b = self.by, self.b
-        if by.depth > STEPS:
+        if by.depth.number > STEPS:
             tap = self.scopes.open_loop(self._number(0), self._number(by.taps), 1, rolled=True)
             self._bind(self.blocks.tap, tap)
             self._point(lefts)
             self._steps(lefts)
             self.scopes.close()
             return
-        far = max(STEPS // by.depth, 1)
+        far = max(STEPS // by.depth.number, 1)
         first = self.scopes.open_loop(self._number(0), self._number(by.taps), far, rolled=True)
         self._clear()
         last = b.intrinsic("smin", b.add(first, far), by.taps)
         tap = self.scopes.open_loop(first, last, 1, rolled=True)
         self._bind(self.blocks.tap, tap)
         self._point(lefts)
-        step = self.scopes.open_loop(self._number(0), self._number(by.steps), 1, rolled=True)
+        step = self.scopes.open_loop(self._number(0), self._size(by.steps), 1, rolled=True)
         self._step(step, lefts)
         self.scopes.close()
         self.scopes.close()
@@ -159,7 +157,7 @@ class _Sums(_Block):
             place = self.values.value(found[1])
             guard = None if left.guard is None else self.values.value(left.guard)
             self.scopes.select(self.scopes.depth)
-            length = (self.by.depth - 1) * found[0].number + 1
+            length = (self.by.depth.number - 1) * found[0].number + 1
             row = self.values.memory.row(left, place, length, guard, Value("%start", POINTER))
             self.pointers[left] = row, found[0].number
 
@@ -333,7 +331,7 @@ class ProductEmitter(_Block):
         """From the first to the last number of a row of a tap."""
         step = stride_of(self.product.left, self.product.depth)
         assert step is not None, self.product.left
-        return (self.by.depth - 1) * step + 1
+        return (self.by.depth.number - 1) * step + 1
 
     def _arguments(self) -> None:
         super()._arguments()
@@ -359,14 +357,13 @@ class ProductEmitter(_Block):
         start = b.mul(chunk, self._size(by.chunk))
         stop = b.intrinsic("smin", b.add(start, self._size(by.chunk)), self._size(by.rows))
         if self.dot is not None and self.dot.offsets:
-            whole = self._number(0), self._number(by.steps)
+            whole = self._number(0), self._size(by.steps)
             self._call(f"{self.name}.offsets", batch, start, panel, self.start, whole)
         first = b.mul(panel, by.width)
         if by.stretch:
-            step = self.scopes.open_loop(
-                self._number(0), self._number(by.steps), by.stretch, rolled=True
-            )
-            end = b.intrinsic("smin", b.add(step, by.stretch), by.steps)
+            steps = self._size(by.steps)
+            step = self.scopes.open_loop(self._number(0), steps, by.stretch, rolled=True)
+            end = b.intrinsic("smin", b.add(step, by.stretch), steps)
             with self._block_of(start, stop) as (row, count, tile):
                 self._sum(batch, row, count, panel, tile, (step, end))
             self.scopes.close()
