@@ -91,6 +91,8 @@ class Entry:
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         used = {*shown, *(b for step in body for b in read(step))}
         self.constants = {b.name: constants[b.name] for b in self.graph.constants if b in used}
+        if frozen is not None:
+            self.constants = {name: frozen.own(t) for name, t in self.constants.items()}
         computed = source.computed.values() if isinstance(source, Source) else ()
         self.late, symbols = LateSizes(self.graph.bound), symbols_of(plan, computed)
         self.symbols = [s for s in symbols if not self.late.concerns(s)]
@@ -139,7 +141,8 @@ class Entry:
         if self.symbols:
             lines.append(f"sizes = {tuple_text(self.symbols)}")
         if self._still:
-            lines.append(f"still(({''.join(f'{self.local[name]}, ' for name in self._still)}))")
+            frozen = "".join(f"{self.local[name]}, " for name in self._still)
+            lines.append(f"if not still(({frozen})): return elsewhere(args)")
         if self.config.size_asserts:
             pairs = [(b, name) for b, name in given if isinstance(b, Buffer)]
             lines += [self._check(b, name) for b, name in pairs if b.name not in self._still]
