@@ -218,11 +218,14 @@ class Entry:
         if buffer in self.in_table and buffer in self.source.layout:
             entry = self.source.layout[buffer]
             self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
-            if self.config.alignment_asserts:
-                self.names["misaligned"] = misaligned
-                size = self._alignment(buffer)
-                given = f"{buffer!r}, table[{entry}], {size}"
-                self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
+            self._assert_aligned(buffer)
+
+    def _assert_aligned(self, buffer: str) -> None:
+        if self.config.alignment_asserts:
+            self.names["misaligned"] = misaligned
+            entry, size = self.source.layout[buffer], self._alignment(buffer)
+            given = f"{buffer!r}, table[{entry}], {size}"
+            self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
 
     def _alignment(self, buffer: str) -> int:
         """What kernels take for granted of its address."""
