@@ -9,7 +9,8 @@ few rows are split (`split`). Example: softmax's five loops become one kernel of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from litz.config import Config
 from litz.fuse.group import Group, group_loops
@@ -28,6 +29,7 @@ from litz.ir.program import (
     Extern,
     Kernel,
     KernelGraph,
+    Loop,
     LoopProgram,
     ViewArg,
     may_be_held,
@@ -38,6 +40,8 @@ from litz.rewrite import Simplifier
 from litz.target import Target
 from litz.trace import stage
 
+S = TypeVar("S", bound=Loop | Kernel | Extern)
+
 
 @stage("fuse", "kernels of loops that share rows, with a reason for each refusal")
 def fuse(
@@ -45,20 +49,22 @@ def fuse(
 ) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
+    shown = _shown(program)
     inlined = inline_producers(program, target, config)
     simplifier = Simplifier(config.emulate_precision_casts)
     loops, cut = split_pieces(inlined.body, simplifier)
     loops, spread = spread_shared(loops, target)
     decisions = [*program.decisions, *inlined.decisions, *cut, *spread]
     if config.online_softmax:
-        loops, streamed = stream_softmax(loops, _shown(program), target, config)
+        loops, streamed = stream_softmax(loops, shown, target, config)
         decisions += streamed
-    groups, grouped = group_loops(loops, inputs, program.static, target, config, choices)
+    loops = _prepared_first(loops, program.static, shown | inputs)
+    groups, grouped = group_loops(loops, inputs, shown, program.static, target, config, choices)
     decisions += grouped
     needed = _needed_outside(program, groups, inputs)
     body, split = _kernels(groups, needed, simplifier, target, config)
     decisions += split
-    ordered = _prepared_first(body, program.static, _shown(program) | inputs)
+    ordered = _prepared_first(body, program.static, shown | inputs)
     given = (program.inputs, program.constants, ordered, program.outputs)
     return KernelGraph(*given, decisions=tuple(decisions), static=program.static)
 
@@ -87,11 +93,11 @@ def _kernels(
 
 
 def _prepared_first(
-    body: list[Kernel | Extern], static: frozenset[Buffer], seen: set[Buffer]
-) -> tuple[Kernel | Extern, ...]:
+    body: Sequence[S], static: frozenset[Buffer], seen: set[Buffer]
+) -> tuple[S, ...]:  # fmt: skip
     """What depends on parameters alone, and shows nowhere else, comes before the rest."""
     made: set[Buffer] = set()
-    first: list[Kernel | Extern] = []
+    first: list[S] = []
     for step in body if static else ():
         known = may_be_held(step) and made.union(static).issuperset(read(step))
         if known and not seen.intersection(written(step)):

@@ -42,6 +42,8 @@ class ProductChoice(_Short):
     chunk: int | None = None  # rows of a task
     slices: int | None = None  # of the sum, which run side by side
     fused: bool = True  # what follows it is part of its kernel
+    rows: bool | None = None  # and so is what needs whole rows of it
+    prologue: bool | None = None  # what makes its left operand is part of its kernel
 
 
 @dataclass(frozen=True, repr=False)

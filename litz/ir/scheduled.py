@@ -19,7 +19,9 @@ from litz.ir.sizes import rounded_up, symbols
 @dataclass(frozen=True)
 class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums."""
+    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums. A
+    task takes one panel, or all of them if rows are finished `whole`; scratch has room for `kept`
+    rows of it."""
 
     block: int
     width: int
@@ -30,6 +32,8 @@ class Blocking:
     depth: int
     group: int
     taps: int = 1
+    whole: bool = False
+    kept: int = 0
 
     @property
     def steps(self) -> int:
@@ -189,7 +193,8 @@ class ScheduledKernel(Generic[C]):
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:
-            return product((blocking.batches, blocking.chunks, integer(blocking.panels)))
+            panels = 1 if blocking.whole else blocking.panels
+            return product((blocking.batches, blocking.chunks, integer(panels)))
         streaming = self.choice.attention
         if streaming is not None:
             return product((streaming.heads, streaming.tiles))
