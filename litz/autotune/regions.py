@@ -1,7 +1,7 @@
 """Regions: each matrix product of a graph with what its kernel does besides, as a graph of its own.
 
-In: a captured graph and the kernels it becomes by rule. Out: a `Region` for each product. What a
-region reads from outside is an input of it; what is made of parameters alone comes along, so that
+In: a captured graph and the kernels it becomes. Out: a `Region` for each product. What a region
+reads from outside is an input of it; what is made of parameters alone comes along, so that
 it is packed as in the whole. Equal layers have equal `mark`s. Example: of a BERT layer, `addmm`
 with the GELU behind it is one region with the parameters x1 and x2 and the input x0.
 """

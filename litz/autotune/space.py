@@ -43,9 +43,22 @@ def candidates(size: Size, target: Target, config: Config, machine: Machine) -> 
     found = [ProductChoice("ATEN")] if len(allowed) == 2 else []
     if "LITZ" in allowed and size.flops // 2 < TINY:
         found.append(ProductChoice("LOOP"))
-    if size.follows and config.benchmark_epilogue_fusion and config.epilogue_fusion:
-        found.append(ProductChoice(fused=False))
-    return found + ours
+    return found + (surroundings(config) if size.follows else []) + ours
+
+
+def surroundings(config: Config) -> list[ProductChoice]:
+    """What surrounds the product as part of its kernel, and not. Those that change nothing are not
+    timed: it is here that the rule's own choice is left out."""
+    if not config.benchmark_epilogue_fusion:
+        return []
+    found = []
+    if config.epilogue_fusion:
+        found += [ProductChoice(fused=False), *(ProductChoice(rows=on) for on in (True, False))]
+    if config.prologue_fusion:
+        found += [ProductChoice(prologue=on) for on in (True, False)]
+    if config.epilogue_fusion and config.prologue_fusion:
+        found.append(ProductChoice(rows=True, prologue=True))
+    return found
 
 
 def _of_each_kind(ordered: list[ProductChoice]) -> list[ProductChoice]:

@@ -25,7 +25,7 @@ from litz.autotune.worker import Apart
 from litz.codegen.llvm.module import structure
 from litz.config import Config
 from litz.fuse import fuse
-from litz.ir.choices import NO_CHOICES
+from litz.ir.choices import ANY, NO_CHOICES, Choices, ProductChoice
 from litz.ir.graph import Graph
 from litz.ir.program import Decision, Extern, KernelGraph
 from litz.lower import lower
@@ -38,7 +38,10 @@ TRIAL = 0.25
 # A step of the descent must gain as much, or it would walk about in the noise.
 STEP = 0.99
 # Of what the database keeps: with another number, old results are asked for anew.
-VERSION = 1
+VERSION = 2
+BOTH = ("fused", "rows", "prologue")
+# What a field of a choice may be, if it is no number.
+USUAL = {"backend": ("LITZ", "ATEN", "LOOP"), **dict.fromkeys(BOTH, (True, False))}
 # Flags that change the answer, of those that tuning itself reads.
 ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
          "benchmark_epilogue_fusion", "max_autotune_gemm_backends")  # fmt: skip
@@ -61,7 +64,7 @@ class Tuner:
         """Products first: what they are fused with decides what other kernels there are."""
         try:
             if products:
-                found = product_questions(self.graph, self._kernels(), self.target, self.config)
+                found = product_questions(self.graph, self._joined(), self.target, self.config)
                 named = self._answered(found)
                 self.choices = replace(self.choices, products=named)
             if loops:
@@ -76,9 +79,17 @@ class Tuner:
         decided = (*self.decisions, *notes)
         return Tuning(self.choices, tuple(self.findings), decided, self.timed)
 
-    def _kernels(self) -> Any:
+    def _kernels(self) -> KernelGraph:
         program = lower(self.graph, self.target, self.config, self.choices)
         return fuse(program, self.target, self.config, self.choices)
+
+    def _joined(self) -> KernelGraph:
+        """The kernels with as much around each product as may be: what is timed holds all that a
+        choice may join, or take apart."""
+        most = ProductChoice(rows=True, prologue=True)
+        together = Choices(products={ANY: most} if self.config.benchmark_epilogue_fusion else {})
+        program = lower(self.graph, self.target, self.config, self.choices)
+        return fuse(program, self.target, self.config, together)
 
     def _unmet(self, name: str, reason: str) -> Decision:
         return Decision("unmet", "max_autotune", name, reason)
@@ -258,7 +269,7 @@ def _kept(choice: AnyChoice, trials: tuple[Trial, ...]) -> Json:
 def _chosen(kind: type[AnyChoice], facts: Json) -> AnyChoice:
     choice = kind(**facts)
     for name, value in facts.items():
-        usual = {"backend": ("LITZ", "ATEN", "LOOP"), "fused": (True, False)}.get(name)
+        usual = USUAL.get(name)
         if value not in usual if usual else type(value) is not int or value < 1:
             raise ValueError(f"{name} cannot be {value!r}")
     return choice

@@ -193,7 +193,7 @@ class Config:
         False, "autotune", "Go on from what is best, a field at a time, while that gets quicker."
     )
     benchmark_epilogue_fusion: bool = flag(
-        True, "autotune", "Time a matrix product also with what follows it in a kernel apart."
+        True, "autotune", "Time a matrix product also with what surrounds it in a kernel apart."
     )
     autotune_in_subproc: bool = flag(
         False, "autotune", "Time in a process of its own, which may crash or hang.", code=False

@@ -47,18 +47,21 @@ class Surroundings:
     def rows(self, loops: list[Loop], loop: Loop, whole: bool) -> Misfit | bool:
         """Whether a loop that may join others, one of them a product, has to share whole rows;
         `whole` says that they do so already."""
-        product = loop_product(loop)
-        products = [p for p in map(loop_product, loops) if p is not None]
-        if product is not None:
-            if products:
-                return Misfit("a kernel has one product")
-            return self._prologue(loops, loop, product) or True
+        products = [one for one in (*loops, loop) if loop_product(one) is not None]
+        if len(products) > 1:
+            return Misfit("a kernel has one product")
         if not is_sequential(loop):
             return whole
+        if products[0] is loop:
+            apart = self._prologue(loops, loop)
+            if apart is not None:
+                return apart
         return self._in_rows(products[0]) or True
 
-    def _prologue(self, loops: list[Loop], loop: Loop, product: Product) -> Misfit | None:
+    def _prologue(self, loops: list[Loop], loop: Loop) -> Misfit | None:
         """Why a product reads its left operand from memory."""
+        product = loop_product(loop)
+        assert product is not None
         made = {b for one in loops for b in written(one)}
         left = stored_load(product.left)
         if left is None or left.buffer not in made:
@@ -73,15 +76,18 @@ class Surroundings:
             return Misfit(f"others read {min(shared)}, too")
         if not all(map(_is_read_along, loops)):
             return Misfit("a left operand that is read across its rows is copied first")
-        return self._in_rows(product)
+        return None
 
-    def _in_rows(self, product: Product) -> Misfit | None:
+    def _in_rows(self, loop: Loop) -> Misfit | None:
         """Why a product cannot be a phase of a row."""
+        product = loop_product(loop)
+        assert product is not None
         lanes = self.target.vector_bytes // product.node.dtype.bytes
         if not self.target.panels or product.taps or not fits_lanes(product, lanes):
             return Misfit("a product shares its tasks by panels, a reduction needs whole rows")
         columns = count_of(product.columns).number
-        width = self.target.panel_columns(product.node.dtype.bytes, columns)
+        vectors = self._choice(loop).vectors
+        width = self.target.panel_columns(product.node.dtype.bytes, columns, vectors)
         if step_group(product, width, self.target.dot_group) is None:
             return Misfit("a product whose right operand does not lie in panels")
         return None
