@@ -19,7 +19,7 @@ from litz.autotune.fingerprint import fingerprint
 from litz.config import Config
 from litz.ir.choices import NO_CHOICES
 from litz.ir.graph import Graph
-from litz.ir.product import kernel_product
+from litz.ir.product import kernel_product, product_phase
 from litz.ir.program import Extern, Kernel, KernelGraph
 from litz.lower import lower
 from litz.passes.aliasing import viewed_operand
@@ -40,7 +40,8 @@ PRODUCTS = {
 @dataclass(frozen=True)
 class Size:
     """A product of `rows` x `depth` by `depth` x `columns`, `batches` of them. `follows` says
-    whether its kernel does more; `kept`, whether the right operand is made of parameters."""
+    whether its kernel does more; `kept`, whether the right operand is made of parameters;
+    `prepares` and `finishes`, whether it could make its left operand and finish whole rows."""
 
     batches: int
     rows: int
@@ -50,6 +51,8 @@ class Size:
     bytes: int
     follows: bool
     kept: bool
+    prepares: bool = False
+    finishes: bool = False
 
     def __str__(self) -> str:
         many = f"{self.batches} of " if self.batches > 1 else ""
@@ -80,12 +83,14 @@ def regions(graph: Graph, kernels: KernelGraph, target: Target, config: Config) 
     known = of_parameters(graph)
     found = []
     for node in graph.nodes:
-        if node.target in PRODUCTS and any(_is_product(s, node) for s in steps[node.name]):
+        own = steps[node.name] if node.target in PRODUCTS else []
+        product = next((s for s in own if _is_product(s, node)), None)
+        if product is not None:
             names = {o.node for step in steps[node.name] for o in step.origins}
             cut = _Cut(graph, known, steps.keys(), names).graph()
             if cut is not None:
                 program = lower(cut, target, config, NO_CHOICES)
-                size = _size(node, known, len(names) > 1)
+                size = _size(node, known, len(names) > 1, _around(product))
                 found.append(Region(node.name, size, cut, fingerprint(program)))
     return found
 
@@ -96,7 +101,17 @@ def _is_product(step: Kernel | Extern, node: Node) -> bool:
     return kernel_product(step) is not None
 
 
-def _size(node: Node, known: dict[Node, None], follows: bool) -> Size:
+def _around(step: Kernel | Extern) -> tuple[bool, bool]:
+    """Whether phases of rows come before the product, and behind it."""
+    place = product_phase(step) if isinstance(step, Kernel) else None
+    if place is None or not isinstance(step, Kernel):
+        return False, False
+    return place > 0, place < len(step.phases) - 1
+
+
+def _size(
+    node: Node, known: dict[Node, None], follows: bool, around: tuple[bool, bool]
+) -> Size:  # fmt: skip
     left, right = (node.args[k] for k in PRODUCTS[node.target])
     assert isinstance(left, Node) and isinstance(right, Node)
     *batch, rows, depth = left.meta["val"].shape
@@ -104,7 +119,14 @@ def _size(node: Node, known: dict[Node, None], follows: bool) -> Size:
     columns = right.meta["val"].shape[-1]
     name = str(dtype).removeprefix("torch.")
     return Size(batch[0] if batch else 1, rows, depth, columns, name, dtype.itemsize, follows,
-                right in known)  # fmt: skip
+                right in known, *around)  # fmt: skip
+
+
+def _holds_tensors(node: Node) -> bool:
+    """A tensor, or several, as of var_mean."""
+    value = node.meta.get("val")
+    several = value if isinstance(value, (tuple, list)) else (value,)
+    return all(isinstance(v, torch.Tensor) for v in several)
 
 
 class _Cut:
@@ -135,12 +157,13 @@ class _Cut:
 
     def graph(self) -> Graph | None:
         """The copy; None if it holds something that is no plain tensor."""
-        values = [n.meta.get("val") for n in self.inside]
-        if not all(isinstance(v, torch.Tensor) for v in values):
+        if not all(map(_holds_tensors, self.inside)):
             return None
         if any(n.target is aten.copy_.default for n in self.inside):
             return None
         outputs = [n for n in self.inside if any(u not in self.inside for u in n.users)]
+        if not all(isinstance(n.meta["val"], torch.Tensor) for n in outputs):
+            return None
         for node in self.inside:
             self._copy(node)
         self.made.output(tuple(self.copies[n] for n in outputs))

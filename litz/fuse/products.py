@@ -20,16 +20,22 @@ from litz.ir.choices import Choices, ProductChoice
 from litz.ir.expr import walk
 from litz.ir.ops import OPS
 from litz.ir.product import Product, fits_lanes, loop_product, step_group, stored_load, stride_of
-from litz.ir.program import Buffer, Loop, loads, written
+from litz.ir.program import Buffer, Loop, buffer_bytes, loads, written
 from litz.ir.sizes import count_of
 from litz.target import Target
 
 # What a load costs, in float additions.
 A_LOAD = 4
-# Columns of a product for each addition that every further thread makes again.
-COLUMNS_AN_ADDITION = 32
-# Rows of a task that finishes them: each task reads the whole right operand.
-FEWEST_ROWS = 48
+# An op of this cost fills the pipes by itself: it gains nothing from a product behind it.
+HEAVY = 10
+# What one more kernel costs where threads share it, in float additions: some microseconds.
+A_LAUNCH = 1 << 17
+# The part of a product that threads may spend on rows which others make, too.
+SPENT = 1 / 64
+# Rows of a task that finishes them, as each task reads the whole right operand; and more of them if
+# that comes from far away.
+FEWEST_ROWS = 32
+FEWEST_FAR_ROWS = 96
 # The part of their time that threads may wait for each other.
 WAITING = 0.05
 
@@ -108,14 +114,18 @@ class Surroundings:
         return None if choice.rows else self._too_few(product)
 
     def _too_often(self, product: Product, members: list[Member]) -> Misfit | None:
-        """Whether too many threads would make the same rows."""
-        rows, columns = count_of(product.rows), count_of(product.columns).number
-        bytes_ = product.depth.extent.number * product.node.dtype.bytes
-        chunks = -(-rows.hint * bytes_ // (self.target.l2_bytes // 2))
-        again = -(-self.target.threads // max(chunks * count_of(product.batch).hint, 1)) - 1
-        cost = sum(_cost(m.loop) for m in members if not m.summed)
-        if again * cost * COLUMNS_AN_ADDITION > columns:
-            return Misfit(f"{again + 1} threads would each make the rows of the left operand")
+        """Whether rows take too long for every thread that needs them to make them itself."""
+        loops = [m.loop for m in members if not m.summed]
+        if any(_heaviest(loop) >= HEAVY for loop in loops):
+            return Misfit("what makes the rows of the left operand takes long")
+        threads, batches = self.target.threads, count_of(product.batch).hint
+        made = count_of(product.rows).hint * product.depth.extent.number
+        chunks = -(-made * product.node.dtype.bytes // (self.target.l2_bytes // 2))
+        sharing = -(-threads // max(chunks * batches, 1))
+        again = made * batches * sum(map(_cost, loops)) * (sharing - 1) // sharing
+        share = made * batches * count_of(product.columns).number // threads
+        if again > max(A_LAUNCH, SPENT * share):
+            return Misfit(f"{sharing} threads would each make the rows of the left operand")
         return None
 
     def _too_few(self, product: Product) -> Misfit | None:
@@ -126,7 +136,9 @@ class Surroundings:
         block, threads = self.target.block_rows, self.target.threads
         total = rows.number * batches.number
         each = -(-total // (threads * block)) * block
-        if each < FEWEST_ROWS:
+        size = sum(buffer_bytes(n.buffer) for n in loads(product.right))
+        far = size > 4 * self.target.l2_bytes
+        if each < (FEWEST_FAR_ROWS if far else FEWEST_ROWS):
             return Misfit(f"{total} rows are too few to be finished by {threads} threads")
         if each * threads > (1 + WAITING) * total:
             return Misfit(f"{total} rows in blocks of {block}: {threads} threads would wait")
@@ -152,3 +164,7 @@ def _cost(loop: Loop) -> int:
 
 def _counts(op: str) -> bool:
     return op == "load" or op in OPS
+
+
+def _heaviest(loop: Loop) -> int:
+    return max((OPS[n.op].cost for n in walk(loop.stores[0].value) if n.op in OPS), default=0)
