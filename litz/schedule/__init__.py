@@ -102,6 +102,7 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     assert blocking is not None
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
+    blocks += ", finished whole" if blocking.whole else ""
     many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
     return (f"{many} of {size}: {blocks}",)
 
