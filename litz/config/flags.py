@@ -208,7 +208,7 @@ class Config:
         False, "autotune", "Go on from what is best, a field at a time, while that gets quicker."
     )
     benchmark_epilogue_fusion: bool = flag(
-        True, "autotune", "Time a matrix product also with what follows it in a kernel apart."
+        True, "autotune", "Time a matrix product also with what surrounds it in a kernel apart."
     )
     autotune_in_subproc: bool = flag(
         False, "autotune", "Time in a process of its own, which may crash or hang.", code=False
@@ -254,7 +254,10 @@ class Config:
     epilogue_fusion: bool = flag(
         True,
         "fuse",
-        "Let what follows a product or a convolution, element by element, be part of its kernel.",
+        "Let what follows a product or a convolution be part of its kernel.",
+    )
+    prologue_fusion: bool = flag(
+        True, "fuse", "Let what makes the left operand of a product be part of its kernel."
     )
     aggressive_fusion: bool = flag(
         False, "fuse", "Let loops of equal rows share a kernel also if that saves a launch alone."

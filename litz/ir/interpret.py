@@ -175,7 +175,7 @@ def _run_step(env: Environment, step: Loop | Kernel | Extern, extern: ExternCall
             b.name: np.zeros(outer + env.shape(b.shape), b.dtype.numpy) for b in step.scratch
         }
         for phase in step.phases:
-            _run_group(env, step.outer + phase.inner, (), phase.inside)
+            _run_group(env, step.outer + phase.inner, phase.summed, phase.inside)
             _run_group(env, step.outer, phase.inner, phase.completing)
         env.scratch = {}
     else:

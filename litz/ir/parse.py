@@ -112,7 +112,9 @@ class _Nest:
         return Loop(self.axes, self.reduced, tuple(self.stores))
 
     def phase(self) -> Phase:
-        return Phase(self.reduced if self.reduces else self.axes, self.reduces, tuple(self.stores))
+        if self.axes:  # whatever is reduced, each of their points has a sum of its own
+            return Phase(self.axes, False, tuple(self.stores), self.reduced)
+        return Phase(self.reduced, self.reduces, tuple(self.stores))
 
 
 @dataclass

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, integer, walk
@@ -234,11 +234,13 @@ class LoopProgram:
 @dataclass(frozen=True)
 class Phase:
     """One loop nest inside an outer iteration. In a reduction, stores that hold a `reduce` happen
-    once behind the nest; all others happen at each of its points."""
+    once behind the nest; all others happen at each of its points. `summed` are the axes of sums
+    that each point of a nest has of its own, as the columns of a matrix product do."""
 
     inner: tuple[Expr, ...]
     is_reduction: bool
     stores: tuple[Store, ...]
+    summed: tuple[Expr, ...] = ()
 
     @property
     def completing(self) -> tuple[Store, ...]:
@@ -387,22 +389,28 @@ class Plan:
         return [b for b in found.values() if b.name not in self.slots]
 
 
-def may_be_held(step: Kernel | Extern) -> bool:
+def may_be_held(step: Loop | Kernel | Extern) -> bool:
     """Whether what a step makes of parameters is the same at each call, whatever its sizes."""
     if isinstance(step, Extern):
         return step.packs
-    extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
+    if isinstance(step, Loop):
+        extents = [a.extent for a in (*step.axes, *step.reduced)]
+    else:
+        extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
     return all(n.op != "size" for n in walk(*extents, *exprs_of(step)))
 
 
+AnyStep = TypeVar("AnyStep", bound="Loop | Kernel | Extern")
+
+
 def steps_to_hold(
-    body: Sequence[Kernel | Extern], static: frozenset[Buffer], seen: Iterable[object]
-) -> list[Kernel | Extern]:
+    body: Sequence[AnyStep], static: frozenset[Buffer], seen: Iterable[object]
+) -> list[AnyStep]:
     """The steps that depend on parameters alone; none whose result is `seen`, or that another step
     writes into at each call, as a scatter does into its zeros."""
     refused = set(seen)
     while static:
-        first: list[Kernel | Extern] = []
+        first: list[AnyStep] = []
         made: set[Buffer] = set()
         for step in body:
             known = may_be_held(step) and made.union(static).issuperset(read(step))

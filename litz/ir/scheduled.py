@@ -21,7 +21,8 @@ class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
     rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums. All
     blocks of a task pass along `stretch` steps before the next ones, and then `most` rows of sums
-    wait at a time; with none, a block is summed to its end."""
+    wait at a time; with none, a block is summed to its end. A task takes one panel, or all of them
+    if rows are finished `whole`; scratch has room for `kept` rows of it."""
 
     block: int
     width: int
@@ -34,6 +35,8 @@ class Blocking:
     taps: int = 1
     stretch: int = 0
     most: int = 0
+    whole: bool = False
+    kept: int = 0
 
     @property
     def steps(self) -> Expr:
@@ -225,7 +228,8 @@ class ScheduledKernel(Generic[C]):
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:
-            return product((blocking.batches, blocking.chunks, integer(blocking.panels)))
+            panels = 1 if blocking.whole else blocking.panels
+            return product((blocking.batches, blocking.chunks, integer(panels)))
         streaming = self.choice.attention
         if streaming is not None:
             return product((streaming.heads, streaming.tiles))

@@ -290,7 +290,7 @@ def _step_exprs(step: Loop | Kernel | Extern) -> Iterator[Expr]:
         return
     if isinstance(step, Kernel):
         yield from (e for b in step.scratch for e in (*b.shape, *b.strides))
-        yield from (a for phase in step.phases for a in phase.inner)
+        yield from (a for phase in step.phases for a in (*phase.inner, *phase.summed))
         yield from step.outer
     else:
         yield from (*step.axes, *step.reduced)
@@ -324,8 +324,8 @@ def _step_lines(step: Loop | Kernel | Extern) -> list[str]:
 
 
 def _phase_lines(phase: Phase) -> list[str]:
-    plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, ())
-    head = _nest("phase", plain, reduced, phase.is_reduction)
+    plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, phase.summed)
+    head = _nest("phase", plain, reduced, phase.is_reduction or bool(phase.summed))
     return [head, *_indent(_group_lines(phase.stores))]
 
 

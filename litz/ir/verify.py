@@ -72,7 +72,7 @@ def nests(step: Loop | Kernel) -> list[Nest]:
         return [Nest(step.axes, step.reduced, step.stores)]
     found = []
     for phase in step.phases:
-        found.append(Nest(step.outer + phase.inner, (), phase.inside))
+        found.append(Nest(step.outer + phase.inner, phase.summed, phase.inside))
         if phase.is_reduction:
             found.append(Nest(step.outer, phase.inner, phase.completing, phase.inside))
     return found

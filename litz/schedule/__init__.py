@@ -112,6 +112,7 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
     blocks += f", {blocking.stretch} steps at a time" if blocking.stretch else ""
+    blocks += ", finished whole" if blocking.whole else ""
     many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
     return (f"{many} of {size}: {blocks}",)
 

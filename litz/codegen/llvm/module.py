@@ -23,7 +23,9 @@ from litz.codegen.llvm.driver import (
 )
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
+from litz.codegen.llvm.row_product import RowProductEmitter
 from litz.codegen.llvm.window import WindowEmitter
+from litz.ir.product import product_phase
 from litz.ir.program import Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
@@ -93,7 +95,8 @@ class _Functions:
 def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
     """Who writes a kernel."""
     if scheduled.choice.product is not None:
-        return ProductEmitter
+        among_rows = product_phase(scheduled.kernel) is not None
+        return RowProductEmitter if among_rows else ProductEmitter
     if scheduled.choice.attention is not None:
         return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
     if scheduled.choice.sliding is not None:

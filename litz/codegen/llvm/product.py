@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 from litz.codegen.llvm.builder import Type, Value
@@ -27,9 +28,10 @@ from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
-from litz.ir.expr import Expr, axis, integer, substitute
+from litz.ir.expr import Expr, apply, axis, integer, load, rebuild, substitute, transform
 from litz.ir.index import coefficient, simplify, simplify_indices
-from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stride_of
+from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load, stride_of
+from litz.ir.program import Buffer, Phase
 from litz.ir.scheduled import ScheduledKernel
 
 # Steps after which sums go to the tile: a long sum loses no more to rounding than a few short ones.
@@ -57,6 +59,10 @@ class _Block(KernelEmitter):
         self.vector = computed_type(product.node.dtype, self.choice.lanes)
         self.dot: Dot | None = dot_for(product, blocking.group)
         self.tile: Value
+        # The left operand, if the kernel makes it: rows of scratch.
+        stored = stored_load(product.left)
+        made = stored is not None and stored.buffer in self.kernel.scratch
+        self.made = stored.buffer if stored is not None and made else None
 
     def _vector_at(self, tile: Value, number: Value) -> Value:
         return self.b.emit(f"getelementptr {self.vector}, {tile}, {number}", POINTER)
@@ -107,6 +113,7 @@ class _Sums(_Block):
         body = "\n".join(b.lines)
         taken = "ptr %args, i64 %batch, i64 %row, i64 %panel, ptr %start, ptr noalias %tile"
         taken += f", {FIRST}, {LAST}" if by.stretch else ""
+        taken += "" if self.made is None else ", ptr %left"
         return f"define internal void @{self.name}({taken}) noinline #0 {{\n{body}\n}}\n"
 
     def _steps(self, lefts: list[Expr]) -> None:
@@ -174,7 +181,30 @@ class _Sums(_Block):
             last = self.b.sub(self._size(self.by.rows), 1)
             here = self.b.intrinsic("smin", here, last)
         self._bind(row, here)
-        return simplify_indices(substitute(self.blocks.left, {self.blocks.row: row}))
+        left = simplify_indices(substitute(self.blocks.left, {self.blocks.row: row}))
+        if self.made is None:
+            return left
+        inside = axis(f"l{r}", self.by.block)
+        self._bind(inside, self.b.sub(here, first))
+        return self._among_rows(left, inside, self.made)
+
+    def _place_scratch(self) -> None:
+        """The kernel has it: what is read here begins with the first row of the block."""
+
+    def _among_rows(self, left: Expr, number: Expr, made: Buffer) -> Expr:
+        """s0[k]   ->   s0[number * depth + k], where rows of the block lie one after the other."""
+        length = made.shape[0]
+        rows = replace(made, shape=(integer(self.by.block * length.number),))
+        self.values.memory.pointers[rows] = Value("%left", POINTER)
+
+        def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+            node = rebuild(node, args)
+            if node.op != "load" or node.buffer != made:
+                return node
+            place = apply("add", apply("mul", number, length), node.index[0])
+            return load(rows, (simplify(place),), node.guard)
+
+        return transform(left, change)
 
     def _places(self) -> Iterator[tuple[int, Value, Value]]:
         """Each sum: its column of vectors, its place in the tile, its slot."""
@@ -354,8 +384,18 @@ class ProductEmitter(_Block):
         chunk = self._digit(around, by.chunks)
         batch = b.emit(f"udiv {around}, {self._size(by.chunks).text}", I64)
         self._bind_axes(self.product.batch, batch)
-        start = b.mul(chunk, self._size(by.chunk))
-        stop = b.intrinsic("smin", b.add(start, self._size(by.chunk)), self._size(by.rows))
+        start, stop = self._rows_of(chunk)
+        self._in_panel(batch, start, stop, panel)
+
+    def _rows_of(self, chunk: Value) -> tuple[Value, Value]:
+        """The first row of a chunk, and the one behind its last."""
+        b, size = self.b, self._size(self.by.chunk)
+        start = b.mul(chunk, size)
+        return start, b.intrinsic("smin", b.add(start, size), self._size(self.by.rows))
+
+    def _in_panel(self, batch: Value, start: Value, stop: Value, panel: Value) -> None:
+        """The blocks of some rows in one panel."""
+        b, by = self.b, self.by
         if self.dot is not None and self.dot.offsets:
             whole = self._number(0), self._size(by.steps)
             self._call(f"{self.name}.offsets", batch, start, panel, self.start, whole)
@@ -406,7 +446,13 @@ class ProductEmitter(_Block):
         given = f"ptr %args, {batch}, {row}, {panel}, {self.start}, {tile}"
         if self.by.stretch:
             given += "".join(f", {step}" for step in span[0])
+        given += self._operand(row)
         self.b.lines.append(f"  call void @{name}({given})")
+
+    def _operand(self, row: Value) -> str:
+        """What the functions take besides: where the left operand of a block begins, if it is made
+        here."""
+        return ""
 
     # -- what follows the sums ---------------------------------------------------------------
 
@@ -414,7 +460,7 @@ class ProductEmitter(_Block):
         """The kernel's stores for each row of the block and each vector of the panel."""
         b, by, lanes = self.b, self.by, self.choice.lanes
         number = self.scopes.open_loop(self._number(0), count, 1)
-        self._bind_axes(self.product.rows, b.add(row, number))
+        self._enter_row(b.add(row, number))
         self.values.row_level = self.scopes.depth + 1
         start = b.mul(number, self.vectors)
         left = b.sub(self._number(by.columns), first)
@@ -446,8 +492,15 @@ class ProductEmitter(_Block):
         self.values.set_vector(last, base, tail)
         sums = self.b.emit(f"load {self.vector}, {place}", self.vector)
         self.scopes.bind(level, self.product.node, sums)
-        for phase in self.kernel.phases:
+        for phase in self._along():
             self._stores(list(phase.stores))
+
+    def _along(self) -> tuple[Phase, ...]:
+        """The phases that work on the elements of the product one by one."""
+        return self.kernel.phases
+
+    def _enter_row(self, row: Value) -> None:
+        self._bind_axes(self.product.rows, row)
 
     def _bind_axes(self, axes: tuple[Expr, ...], number: Value) -> None:
         """Read axes off their number, the last one fastest."""
