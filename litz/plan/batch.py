@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from litz.ir.expr import Expr
+from litz.ir.lifetimes import cuts
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Plan, read, written
 from litz.plan.order import Step, byte_size, dependencies, intermediates
 
@@ -52,10 +53,10 @@ def batches(plan: Plan) -> Iterator[tuple[int, ...]]:
     """Runs of neighbouring kernels, by number, of which none touches what another one writes."""
     together: list[int] = []
     reads, writes = _Places(plan), _Places(plan)
-    number = 0
+    number, cut = 0, cuts(plan)
     for position, step in enumerate(plan.graph.body):
         given, made = read(step), written(step)
-        apart = isinstance(step, Extern) or position == plan.graph.prepared
+        apart = isinstance(step, Extern) or position == plan.graph.prepared or position in cut
         meets = writes.meet(given) or writes.meet(made) or reads.meet(made)
         if together and (apart or meets or len(together) == MOST):
             yield tuple(together)

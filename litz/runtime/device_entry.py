@@ -39,6 +39,8 @@ class DeviceEntry(Entry):
     """Writes the function for a graph on `device`, or for a part of one: `unused` are workspaces
     of kernels in other parts, and `arena` gives what all parts share."""
 
+    thrifty = False  # its runs are not cut, and its allocator keeps what is freed for others
+
     def __init__(
         self, plan: Plan, source: DeviceSource, segments: Segments,
         constants: dict[str, torch.Tensor], device: Any, config: Config,

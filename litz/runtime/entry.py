@@ -29,6 +29,7 @@ import torch
 from litz.config import Config
 from litz.ir.expr import Expr
 from litz.ir.index import ZERO, product
+from litz.ir.lifetimes import cuts, dying_inputs
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -68,7 +69,10 @@ Segments = Sequence[Callable[[int], Any]]
 
 class Entry:
     """Writes the function. `names` holds what the text refers to, `views` the windows on the arena
-    in the order of a workspace's list."""
+    in the order of a workspace's list. Memory is `thrifty`: an output's is taken right before it is
+    written, a dying input's given back right after it was read."""
+
+    thrifty = True
 
     def __init__(
         self, plan: Plan, source: Source | DeviceSource, segments: Segments,
@@ -100,6 +104,8 @@ class Entry:
             self.late.await_numbers(symbols, source.computed, source.layout)
             self.names |= {"float_bits": float_bits, "check_failed": check_failed}
         self.lines: list[str] = []
+        self.pending: dict[str, Buffer] = {}  # outputs that have no memory yet
+        self.cuts = cuts(plan) if self.thrifty else frozenset()
 
     def text(self) -> str:
         """The function `call(args)`."""
@@ -185,6 +191,8 @@ class Entry:
         for buffer in (b for b in dict.fromkeys(shown) if b not in known):
             if self.late.concerns(*buffer.shape, *buffer.strides):
                 self.late.outputs.append(buffer)
+            elif self.thrifty:
+                self.pending[buffer.name] = buffer
             else:
                 self._allocate(buffer, "y")
 
@@ -242,6 +250,9 @@ class Entry:
 
     def _body(self) -> None:
         freed = freed_after(self.plan)
+        if self.thrifty:
+            for position, buffers in dying_inputs(self.plan).items():
+                freed.setdefault(position, []).extend(b.name for b in buffers)
         given = (b for b in self.graph.inputs if isinstance(b, Buffer))
         self._assert_finite(b for b in given if b.name not in self._still)
         segments = iter(range(len(self.segments)))
@@ -249,6 +260,7 @@ class Entry:
         for position, step in enumerate(self.graph.body):
             if position < self.graph.prepared:
                 continue
+            in_segment = in_segment and position not in self.cuts
             if not (isinstance(step, Extern) and step.checks):
                 self._allocate_told()
             if isinstance(step, Extern):
@@ -267,6 +279,12 @@ class Entry:
                 if name in self.local:
                     self.lines.append(f"del {self.local[name]}")
         self._allocate_told()
+        for buffer in list(self.pending.values()):  # what nothing writes to
+            self._allocate_output(buffer)
+
+    def _allocate_output(self, buffer: Buffer) -> None:
+        if self.pending.pop(buffer.name, None) is not None:
+            self._allocate(buffer, "y")
 
     def _allocate_told(self) -> None:
         """Outputs whose sizes are known and checked by now."""
@@ -275,8 +293,8 @@ class Entry:
 
     def _kernels_from(self, position: int) -> Iterator[Kernel]:
         """The kernels of the segment that begins there."""
-        for step in self.graph.body[position:]:
-            if not isinstance(step, Kernel):
+        for place, step in enumerate(self.graph.body[position:], position):
+            if not isinstance(step, Kernel) or (place in self.cuts and place > position):
                 return
             yield step
 
@@ -288,6 +306,7 @@ class Entry:
         by now, or lent to them."""
         for step in self._kernels_from(position):
             for buffer in written(step):
+                self._allocate_output(buffer)
                 if buffer.name in self.plan.lent and buffer.name not in self.local:
                     self._allocate(buffer, "t")
                 before = self.plan.heirs.get(buffer.name)
@@ -306,6 +325,7 @@ class Entry:
         if step.into:
             (made,) = step.outputs
             assert made is not None
+            self._allocate_output(made)
             if made.name in self.plan.lent and made.name not in self.local:
                 self._allocate(made, "t")
             self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])})")

@@ -18,7 +18,8 @@ from litz.codegen.llvm.launch import RUNTIME, UNIT
 from litz.codegen.llvm.samples import samples_text
 from litz.ir.expr import Expr, apply, integer, rebuild, transform
 from litz.ir.index import ONE, ZERO, floordiv, product
-from litz.ir.program import Kernel, Plan, Slot
+from litz.ir.lifetimes import cuts
+from litz.ir.program import Extern, Kernel, Plan, Slot
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.sizes import roots
 from litz.ir.source import ARENA, Segment
@@ -81,20 +82,19 @@ def _prepared_kernels(plan: Plan) -> int:
 
 
 def segments(plan: Plan) -> list[Segment]:
-    """Runs of kernels between extern calls, behind the preparation."""
-    found: list[Segment] = []
-    numbers: list[int] = []
-    kernel = _prepared_kernels(plan)
-    for step in plan.graph.body[plan.graph.prepared :]:
+    """Runs of kernels between extern calls, behind the preparation; some are cut."""
+    runs: list[list[int]] = [[]]
+    kernel, cut = _prepared_kernels(plan), cuts(plan)
+    for position, step in enumerate(plan.graph.body):
+        if position < plan.graph.prepared:
+            continue
+        if position in cut or isinstance(step, Extern):
+            runs.append([])
         if isinstance(step, Kernel):
-            numbers.append(kernel)
+            runs[-1].append(kernel)
             kernel += 1
-        elif numbers:
-            found.append(Segment(f"litz_segment_{len(found)}", tuple(numbers)))
-            numbers = []
-    if numbers:
-        found.append(Segment(f"litz_segment_{len(found)}", tuple(numbers)))
-    return found
+    named = enumerate(run for run in runs if run)
+    return [Segment(f"litz_segment_{k}", tuple(run)) for k, run in named]
 
 
 def table_layout(plan: Plan, computed: dict[str, Expr]) -> dict[str, int]:
