@@ -129,6 +129,17 @@ class UnknownBenchmark(UserError, ValueError):
         super().__init__(f"there is no {kind} {name!r}. Choose from: {', '.join(self.known)}.")
 
 
+class SuiteCannotRun(UserError):
+    """`python -m litz bench` was asked for a suite that needs what this machine does not have.
+
+    The message says what. `--suite all` leaves such suites out.
+    """
+
+    def __init__(self, suite: str, why: str) -> None:
+        self.suite, self.why = suite, why
+        super().__init__(f"suite {suite!r} cannot run here: {why}. Choose another suite.")
+
+
 class DifferentMachines(UserError, ValueError):
     """`python -m litz bench --from` was given results of different machines.
 
@@ -355,6 +366,23 @@ class CudaGraphsRefused(UserError):
         super().__init__(
             f"triton.require_cudagraphs: the graph cannot be recorded: {'; '.join(reasons)}. "
             "Move that out of what is compiled, or set triton.cudagraphs instead."
+        )
+
+
+class CaptureFailed(UserError, RuntimeError):
+    """CUDA could not record a graph that nothing seemed to be in the way of.
+
+    Most often a library call waits for the GPU inside. The error below this one shows the call.
+    Leave it out of what is compiled, register it with the tag `cudagraph_unsafe`, so that the
+    graph is cut around it, or compile without CUDA graphs.
+    """
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"CUDA could not record the graph: {why.strip().partition(chr(10))[0]} "
+            "Leave the call that the traceback shows out of what is compiled, tag it as "
+            "cudagraph_unsafe, or set triton.cudagraphs=False."
         )
 
 

@@ -49,6 +49,9 @@ class Target:
     most_pieces: int = 0
     # The longest row that a program holds whole, if there is a limit: a longer one comes in blocks.
     longest_row: int = 0
+    copies_tiles: bool = False  # whether an engine of its own copies tiles of matrices
+    # Whether the programs of one launch may share a few long rows, instead of a second launch.
+    shares_rows: bool = False
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -183,6 +186,7 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         few_rows=256,
         most_pieces=1024,
         longest_row=16384,
+        copies_tiles=capability >= (9, 0),
         unspelled=NOT_ON_CUDA,
     )
 
@@ -198,4 +202,13 @@ def target_for(devices: Iterable[torch.device], config: Config) -> Target:
         raise MissingDependency("triton", "pip install litz[gpu]")
     facts = torch.cuda.get_device_properties(device)
     found = cuda((facts.major, facts.minor), facts.multi_processor_count, str(device))
-    return replace(found, product_rows=config.triton.product_rows)
+    return configured(found, config)
+
+
+def configured(gpu: Target, config: Config) -> Target:
+    """A GPU as the flags want it to be used."""
+    return replace(
+        gpu,
+        product_rows=config.triton.product_rows,
+        shares_rows=config.triton.cooperative_reductions,
+    )

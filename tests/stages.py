@@ -21,6 +21,7 @@ from litz.capture import capture, decompositions
 from litz.compiler import compile_graph
 from litz.config import Config, snapshot
 from litz.fuse import fuse
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.graph import Graph
 from litz.ir.interpret import run_kernels, run_program
 from litz.ir.program import Extern, KernelGraph, LoopProgram, Plan
@@ -144,13 +145,15 @@ def stages(function: Function, *inputs: Any, **options: Any) -> Stages:
 
 
 def staged(
-    module: torch.fx.GraphModule, target: Target, config: Config, inputs: Sequence[Any]
-) -> Stages:
+    module: torch.fx.GraphModule, target: Target, config: Config, inputs: Sequence[Any],
+    choices: Choices = NO_CHOICES,
+) -> Stages:  # fmt: skip
     graph = optimize(capture(module, "inference"), target, config)
-    program = lower(graph, target, config)
-    kernels = fuse(program, target, config)
+    program = lower(graph, target, config, choices)
+    kernels = fuse(program, target, config, choices)
     planned = plan(kernels, config)
-    scheduled = [schedule(k, target, config) for k in planned.graph.kernels]
+    chosen = (frozenset[str](), choices)
+    scheduled = [schedule(k, target, config, *chosen) for k in planned.graph.kernels]
     tensors = [i for i in inputs if isinstance(i, torch.Tensor)]
     return Stages(graph, program, kernels, planned, scheduled, tensors)
 

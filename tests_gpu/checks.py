@@ -18,7 +18,6 @@ import torch.nn.functional as F
 
 import litz
 from litz.bench.zoo import SMALL, Scale, first_tensor, workload
-from litz.errors import IndexOutOfRange
 from tests.codegen.triton.cases import WHOLE
 from tests.stages import compiled
 from tests_gpu.run import Results
@@ -221,116 +220,6 @@ def _far() -> str:
     return ""
 
 
-def _replaying(function: Callable[..., Any]) -> Callable[..., Any]:
-    options = {**RAISE, "triton.cudagraphs": True}
-    return torch.compile(function, backend="litz", options=options)  # type: ignore
-
-
-def graphs(results: Results) -> None:
-    """CUDA graphs: what is recorded gives what a call gives, and no living output changes."""
-    results.check("graph outputs stay", _outputs_stay)
-    results.check("graph inputs move", _inputs_move)
-    results.check("graph updates inputs", _inputs_updated)
-    results.check("graph random advances", _random_advances)
-    results.check("graph split with a reason", _skipped)
-    results.check("number of the CPU", _number_of_the_cpu)
-    results.check("index out of range", _index_error)
-
-
-def _outputs_stay() -> None:
-    fast = _replaying(lambda x: (x.softmax(-1), x.sum(0)[:4]))
-    kept = []
-    for k in range(12):
-        x = torch.randn(64, 100, device=DEVICE)
-        kept.append((x, fast(x)))
-        if k % 3 == 0:
-            torch.empty(1 << 20, device=DEVICE).fill_(k)
-    for x, (y, z) in kept:
-        same([y, z], [x.softmax(-1), x.sum(0)[:4]])
-
-
-def _inputs_move() -> None:
-    w = torch.randn(100, 100, device=DEVICE)
-    fast = _replaying(lambda x, w: F.gelu(x @ w) + 1)
-    held = []
-    for _ in range(8):
-        x = torch.randn(64, 100, device=DEVICE)
-        held.append(x)
-        torch.testing.assert_close(fast(x, w), F.gelu(x @ w) + 1, rtol=1e-3, atol=1e-3)
-
-
-def _inputs_updated() -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        x.add_(1)
-        return x * 2
-
-    fast = _replaying(step)
-    x = torch.zeros(1000, device=DEVICE)
-    for k in range(8):
-        y = fast(x)
-        assert (x == k + 1).all() and (y == 2 * (k + 1)).all(), k
-        if k == 5:
-            x = x.clone()
-
-
-def _random_advances() -> None:
-    fast = _replaying(lambda x: torch.rand_like(x) + 0 * x)
-    x = torch.zeros(4096, device=DEVICE)
-    drawn = [fast(x).clone() for _ in range(8)]
-    assert len({float(d.sum()) for d in drawn}) == 8
-    assert all(0.4 < float(d.mean()) < 0.6 for d in drawn)
-    torch.manual_seed(5)
-    first = fast(x).clone()
-    torch.manual_seed(5)
-    assert torch.equal(first, fast(x))
-
-
-def _skipped() -> str:
-    """A call that is marked as unsafe splits the graph; the reason names it."""
-    torch.library.define(
-        "litz_checks::unsafe", "(Tensor x) -> Tensor", tags=(torch.Tag.cudagraph_unsafe,)
-    )
-    torch.library.impl("litz_checks::unsafe", "cuda", lambda x: x.flip(0))
-    torch.library.register_fake("litz_checks::unsafe", torch.empty_like)
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        x = torch.ops.litz_checks.unsafe((x + 1).softmax(0)) * 2
-        for _ in range(4):  # a run of kernels that cannot fuse
-            x = x - x.sum(0).sum(0)
-        return x
-
-    x = torch.randn(900, 700, device=DEVICE)
-    with litz.config.patch({"triton.cudagraphs": True}):
-        seen = litz.explain(function, x)
-    reasons = [d.reason for g in seen.graphs for d in g.decisions if "cudagraphs" in d.producer]
-    assert reasons and "litz_checks.unsafe" in reasons[0], reasons
-    assert "recorded" in reasons[0] and "checks.py" in reasons[0], reasons
-    fast = _replaying(function)
-    for _ in range(6):
-        same(fast(x), function(x))
-    return reasons[0]
-
-
-def _number_of_the_cpu() -> None:
-    fast, x = _replaying(lambda x, s: x * s), torch.ones(9, device=DEVICE)
-    for k in range(6):
-        assert (fast(x, torch.tensor(float(k))) == k).all(), k
-
-
-def _index_error() -> None:
-    run = compiled(lambda x, i: x[i] + 1)
-    x, good = torch.randn(10, device=DEVICE), torch.tensor([1, 2], device=DEVICE)
-    run(x, good)
-    run(x, good + 20)
-    torch.cuda.synchronize()
-    try:
-        run(x, good)
-    except IndexOutOfRange:
-        same(run(x, good), x[good] + 1)
-        return
-    raise AssertionError("the index was not noticed")
-
-
 def launch(results: Results) -> None:
     """What a call and a kernel cost the host."""
 
@@ -452,7 +341,6 @@ def _trained(name: str, mode: str) -> str:
 
 PARTS: dict[str, Callable[[Results], None]] = {
     "facts": facts,
-    "graphs": graphs,
     "launch": launch,
     "sizes": sizes,
     "ops": ops,

@@ -94,17 +94,21 @@ def main(arguments: list[str]) -> int:
     end = time.monotonic() + options.seconds
     status: Counter[str] = Counter()
     how: Counter[str] = Counter()
+    by_dtype: dict[str, Counter[str]] = {str(d).removeprefix("torch."): Counter() for d in DTYPES}
     for (name, dtype), found in run_all(wanted, work, options.jobs, LIMIT):
         kind, who, failures = _read(found)
         reason = excepted(name, dtype) or EXCEPTIONS.get(name)
         kind = "excepted" if kind == "failed" and reason else kind
         status[kind] += 1
+        by_dtype[dtype][kind] += 1
         how[who] += kind == "passed"
         if kind == "failed":
             print(f"FAIL  {name} {dtype}: {' '.join(failures[0].split())[:300]}", flush=True)
         if time.monotonic() > end:
             break
     left = len(wanted) - sum(status.values())
+    counts = (f"{d} {c['passed']} of {c.total()}" for d, c in by_dtype.items() if c)
+    print(f"passed: {', '.join(counts)}")
     print(f"{dict(status)}, computed by {dict(how)}; {left} of {len(wanted)} not reached")
     return 1 if status["failed"] else 0
 

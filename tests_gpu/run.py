@@ -3,7 +3,7 @@
 In: a machine with a GPU, torch with CUDA and Triton; a PATH without a compiler, which is made here.
 Out: a line a check, the first failures of each kind in full, a summary, and status 1 if anything
 failed. It goes on after failures and stops by itself after `BUDGET` seconds. Parts: facts, ops,
-dtypes, sizes, graphs, launch, models, training.
+dtypes, sizes, graphs, launch, models, training, memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ SHOWN = 6  # failures shown in full, one of each kind
 START = time.monotonic()
 
 
-def hide_compilers() -> None:
-    """No gcc, no clang, no nvcc: whatever runs here runs without them."""
+def hide_compilers() -> str:
+    """No gcc, no clang, no nvcc: whatever runs here runs without them. The path as it was."""
+    path = os.environ.get("PATH", "")
     os.environ["PATH"] = tempfile.mkdtemp()
     for name in ("CC", "CXX"):
         os.environ.pop(name, None)
+    return path
 
 
 @dataclass
@@ -77,18 +79,22 @@ class Results:
 
 def main(parts: list[str]) -> int:
     """Each part in turn, the telling ones first."""
-    hide_compilers()
+    path = hide_compilers()
     from torch._dynamo import list_backends, register_backend
 
     from litz.backend import litz
     from tests_gpu.checks import PARTS
+    from tests_gpu.graphs import graphs
+    from tests_gpu.memory import checked
 
     if "litz" not in list_backends(None):  # the package lies here but is not installed
         register_backend(litz, "litz")
     results = Results()
-    for name in parts or PARTS:
+    memory = {"memory": lambda r: r.check("stays inside its memory", lambda: checked(path))}
+    known = {"graphs": graphs, **PARTS, **memory}
+    for name in parts or known:
         print(f"-- {name}", flush=True)
-        PARTS[name](results)
+        known[name](results)
     return results.summary()
 
 

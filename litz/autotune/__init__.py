@@ -23,20 +23,19 @@ def tune(graph: Graph, target: Target, config: Config, trace: Trace) -> Tuning:
     """Time what the flags ask for."""
     products = config.max_autotune or config.max_autotune_gemm
     loops = config.max_autotune or config.max_autotune_pointwise or config.coordinate_descent_tuning
+    loops |= config.triton.autotune_at_compile_time and target.kind != "cpu"
     if not products and not loops:
         return Tuning()
-    reason = _reason_not_to(target, config)
+    reason = _reason_not_to(config)
     if reason is not None:
         refused = Decision("unmet", "max_autotune", f"{graph.kind} graph", reason)
         return Tuning(decisions=(refused,))
     return Tuner(graph, target, config, trace).tuning(products, loops)
 
 
-def _reason_not_to(target: Target, config: Config) -> str | None:
+def _reason_not_to(config: Config) -> str | None:
     if config.deterministic:
         return "no timing may decide about code (deterministic)"
-    if target.kind != "cpu":
-        return "kernels are tuned on the CPU alone"
     return None
 
 

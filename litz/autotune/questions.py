@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from litz.autotune.cost import Machine, estimate
+from litz.autotune import gpu
+from litz.autotune import space as on_cpu
+from litz.autotune.cost import Machine
 from litz.autotune.descent import neighbours
 from litz.autotune.fingerprint import fingerprint
 from litz.autotune.regions import Region, regions
 from litz.autotune.results import AnyChoice
-from litz.autotune.space import beside, candidates
 from litz.autotune.trial import Variant
 from litz.config import Config
 from litz.ir.choices import ANY, BY_RULE, NO_CHOICES, Choices, LoopChoice, ProductChoice
@@ -31,9 +33,11 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.ir.scheduled import ScheduledKernel
+from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.lower import lower
 from litz.schedule import schedule
+from litz.schedule.tile import candidates as tilings
+from litz.schedule.tile import neighbours as near_tilings
 from litz.target import Target
 
 
@@ -54,17 +58,19 @@ class Question:
 
 
 def product_questions(
-    graph: Graph, kernels: KernelGraph, target: Target, config: Config
-) -> list[Question]:
+    graph: Graph, kernels: KernelGraph, target: Target, config: Config,
+    ours: KernelGraph | None = None,
+) -> list[Question]:  # fmt: skip
     """One for each product that differs from all others."""
     equal: dict[str, list[Region]] = {}
-    for region in regions(graph, kernels, target, config):
+    for region in regions(graph, kernels, target, config, ours):
         equal.setdefault(region.mark, []).append(region)
     return [_about_product(found, target, config) for found in equal.values()]
 
 
 def _about_product(equal: list[Region], target: Target, config: Config) -> Question:
     region, size = equal[0], equal[0].size
+    space: Any = on_cpu if target.kind == "cpu" else gpu
 
     def variant(choice: AnyChoice) -> Variant:
         assert isinstance(choice, ProductChoice)
@@ -72,12 +78,12 @@ def _about_product(equal: list[Region], target: Target, config: Config) -> Quest
         return Variant(lower(region.graph, target, config, choices), choices)
 
     def cost(machine: Machine) -> float:
-        return len(equal) * estimate(size, BY_RULE, target, machine)
+        return float(len(equal) * space.estimate(size, BY_RULE, target, machine))
 
     return Question(
         str(size), tuple(r.node for r in equal), region.mark, BY_RULE, variant,
-        lambda machine: list(candidates(size, target, config, machine)),
-        lambda choice: beside(size, choice, target),  # type: ignore[arg-type]
+        lambda machine: list(space.candidates(size, target, config, machine)),
+        lambda choice: space.beside(size, choice, target),  # type: ignore[arg-type]
         cost,
     )  # fmt: skip
 
@@ -86,14 +92,24 @@ def loop_questions(
     kernels: KernelGraph, target: Target, config: Config, choices: Choices
 ) -> list[Question]:
     """One for each other kernel that differs from all others."""
-    equal: dict[str, list[tuple[Kernel, ScheduledKernel]]] = {}
+    equal: dict[str, list[tuple[Kernel, ScheduledKernel[Any]]]] = {}
     for step in kernels.body[kernels.prepared :]:
         if not isinstance(step, Kernel) or set(read(step)) & set(written(step)):
             continue  # what is updated in place is another program at each call
         scheduled = schedule(step, target, config, choices=choices)
-        if scheduled.choice.product is None and scheduled.choice.attention is None:
+        if _is_loop(scheduled):
             equal.setdefault(_mark(scheduled), []).append((step, scheduled))
-    return [_about_loop(mark, found) for mark, found in equal.items()]
+    if target.kind == "cpu":
+        return [_about_loop(mark, found) for mark, found in equal.items()]
+    wide = config.max_autotune_pointwise
+    return [_about_tiles(mark, found, wide) for mark, found in equal.items()]
+
+
+def _is_loop(scheduled: ScheduledKernel[Any]) -> bool:
+    choice = scheduled.choice
+    if isinstance(choice, Tiling):
+        return not choice.depth
+    return choice.product is None and choice.attention is None
 
 
 def _mark(scheduled: ScheduledKernel) -> str:
@@ -109,16 +125,38 @@ def _about_loop(mark: str, equal: list[tuple[Kernel, ScheduledKernel]]) -> Quest
         assert isinstance(choice, LoopChoice)
         return Variant(alone, replace(NO_CHOICES, kernels={kernel.name: choice}))
 
-    def cost(machine: Machine) -> float:
-        moved = sum(buffer_bytes(b) for b in (*read(kernel), *written(kernel)))
-        return len(equal) * moved / machine.bandwidth
-
+    cost = partial(_moving, kernel, len(equal))
     near = partial(neighbours, scheduled)
     return Question(
         f"kernel {kernel.name.partition('_')[2]}", tuple(k.name for k, _ in equal), mark,
         LoopChoice(), variant, lambda machine: list(near(LoopChoice())),
         near, cost,  # type: ignore[arg-type]
     )  # fmt: skip
+
+
+def _about_tiles(
+    mark: str, equal: list[tuple[Kernel, ScheduledKernel[Tiling]]], wide: bool
+) -> Question:
+    """The same of a GPU's kernel, whose choice is its whole tiling."""
+    kernel, scheduled = equal[0]
+    alone = _alone(kernel)
+
+    def variant(choice: AnyChoice) -> Variant:
+        assert isinstance(choice, Tiling)
+        return Variant(alone, replace(NO_CHOICES, tilings={kernel.name: choice}))
+
+    return Question(
+        f"kernel {kernel.name.partition('_')[2]}", tuple(k.name for k, _ in equal), mark,
+        scheduled.choice, variant, lambda machine: list(tilings(scheduled, wide)[1:]),
+        partial(near_tilings, scheduled),  # type: ignore[arg-type]
+        partial(_moving, kernel, len(equal)),
+    )  # fmt: skip
+
+
+def _moving(kernel: Kernel, places: int, machine: Machine) -> float:
+    """Seconds of as many kernels that wait for memory alone."""
+    moved = sum(buffer_bytes(b) for b in (*read(kernel), *written(kernel)))
+    return places * moved / machine.bandwidth
 
 
 def _alone(kernel: Kernel) -> KernelGraph:

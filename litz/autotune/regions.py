@@ -71,23 +71,48 @@ class Region:
     mark: str  # the fingerprint of its program by rule: what makes two of them equal
 
 
-def regions(graph: Graph, kernels: KernelGraph, target: Target, config: Config) -> list[Region]:
-    """Those of all products that are kernels or calls of their own."""
-    steps: dict[str, list[Kernel | Extern]] = defaultdict(list)
+Steps = dict[str, list[Kernel | Extern]]
+
+
+def regions(
+    graph: Graph, kernels: KernelGraph, target: Target, config: Config,
+    ours: KernelGraph | None = None,
+) -> list[Region]:  # fmt: skip
+    """Those of all products that are kernels or calls of their own. Where the rules leave products
+    to a library, `ours` are the kernels as they would be without it: what a kernel of ours takes in
+    is part of the region, and so are the kernels that do it otherwise."""
+    steps = _steps_by_node(kernels)
+    known = of_parameters(graph)
+    products = {n.name for n in graph.nodes if n.target in PRODUCTS}
+    others = steps if ours is None else _steps_by_node(ours)
+    found = []
+    for node in graph.nodes:
+        if node.target in PRODUCTS and any(_is_product(s, node) for s in others[node.name]):
+            names = {o.node for step in others[node.name] for o in step.origins}
+            if ours is not None:
+                names |= _done_otherwise(names, steps, products - {node.name})
+            cut = _Cut(graph, known, steps.keys(), names).graph()
+            size = _size(node, known, len(names) > 1)
+            if cut is not None and size is not None:
+                program = lower(cut, target, config, NO_CHOICES)
+                found.append(Region(node.name, size, cut, fingerprint(program)))
+    return found
+
+
+def _steps_by_node(kernels: KernelGraph) -> Steps:
+    """The steps that compute each node."""
+    steps: Steps = defaultdict(list)
     for step in kernels.body[kernels.prepared :]:
         for name in dict.fromkeys(o.node for o in step.origins):
             steps[name].append(step)
-    known = of_parameters(graph)
-    found = []
-    for node in graph.nodes:
-        if node.target in PRODUCTS and any(_is_product(s, node) for s in steps[node.name]):
-            names = {o.node for step in steps[node.name] for o in step.origins}
-            cut = _Cut(graph, known, steps.keys(), names).graph()
-            if cut is not None:
-                program = lower(cut, target, config, NO_CHOICES)
-                size = _size(node, known, len(names) > 1)
-                found.append(Region(node.name, size, cut, fingerprint(program)))
-    return found
+    return steps
+
+
+def _done_otherwise(names: set[str], steps: Steps, products: set[str]) -> set[str]:
+    """Nodes of the kernels that have a part of these and no other product."""
+    beside = [step for name in names for step in steps[name] if isinstance(step, Kernel)]
+    nodes = [{o.node for o in step.origins} for step in beside]
+    return set[str]().union(*(n for n in nodes if not n & products))
 
 
 def _is_product(step: Kernel | Extern, node: Node) -> bool:
@@ -96,12 +121,15 @@ def _is_product(step: Kernel | Extern, node: Node) -> bool:
     return kernel_product(step) is not None
 
 
-def _size(node: Node, known: dict[Node, None], follows: bool) -> Size:
+def _size(node: Node, known: dict[Node, None], follows: bool) -> Size | None:
+    """The size, if it is known."""
     left, right = (node.args[k] for k in PRODUCTS[node.target])
     assert isinstance(left, Node) and isinstance(right, Node)
     *batch, rows, depth = left.meta["val"].shape
     dtype = left.meta["val"].dtype
     columns = right.meta["val"].shape[-1]
+    if not all(isinstance(n, int) for n in (*batch, rows, depth, columns)):
+        return None
     name = str(dtype).removeprefix("torch.")
     return Size(batch[0] if batch else 1, rows, depth, columns, name, dtype.itemsize, follows,
                 right in known)  # fmt: skip
@@ -136,11 +164,13 @@ class _Cut:
     def graph(self) -> Graph | None:
         """The copy; None if it holds something that is no plain tensor."""
         values = [n.meta.get("val") for n in self.inside]
-        if not all(isinstance(v, torch.Tensor) for v in values):
+        if not all(isinstance(v, (torch.Tensor, tuple, list)) for v in values):
             return None
         if any(n.target is aten.copy_.default for n in self.inside):
             return None
         outputs = [n for n in self.inside if any(u not in self.inside for u in n.users)]
+        if not all(isinstance(n.meta["val"], torch.Tensor) for n in outputs):
+            return None
         for node in self.inside:
             self._copy(node)
         self.made.output(tuple(self.copies[n] for n in outputs))

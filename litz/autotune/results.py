@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from litz.ir.choices import NO_CHOICES, Choices, LoopChoice, ProductChoice
 from litz.ir.program import Decision
+from litz.ir.scheduled import Tiling
 
-AnyChoice = ProductChoice | LoopChoice
+AnyChoice = ProductChoice | LoopChoice | Tiling
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,9 @@ class Finding:
     what: str
     names: tuple[str, ...]
     choice: AnyChoice
+    default: AnyChoice  # the rule's
     trials: tuple[Trial, ...] = ()
     kept: bool = False  # it comes from the database
-
-    @property
-    def default(self) -> AnyChoice:
-        return type(self.choice)()
 
     @property
     def seconds(self) -> float:

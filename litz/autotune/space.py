@@ -23,6 +23,7 @@ TINY = 1 << 15
 MOST_ROWS, MOST_VECTORS = 16, 8
 SLICES = (2, 4, 8)
 SHORTEST_SLICE = 128
+STRETCHES = (0, 256, 1024)
 
 
 def backends(config: Config) -> frozenset[str]:
@@ -53,7 +54,8 @@ def _of_each_kind(ordered: list[ProductChoice]) -> list[ProductChoice]:
     taken: Counter[object] = Counter()
     found = []
     for choice in ordered:
-        kind = (choice.vectors, choice.chunk is None, choice.slices is None)
+        given = (choice.chunk, choice.stretch, choice.slices)
+        kind = (choice.vectors, *(one is None for one in given))
         taken[kind] += 1
         if taken[kind] <= 2:
             found.append(choice)
@@ -70,6 +72,8 @@ def blocks(size: Size, target: Target) -> list[ProductChoice]:
             found.append(ProductChoice(block=block, vectors=vectors))
     chunks = dict.fromkeys(-(-size.rows // n) for n in (1, 2, 4) if size.rows >= 16 * n)
     found += [ProductChoice(chunk=chunk) for chunk in chunks]
+    if size.rows > target.block_rows:
+        found += [ProductChoice(stretch=steps) for steps in STRETCHES if steps < size.depth]
     pieces = [n for n in SLICES if size.depth % n == 0 and size.depth // n >= SHORTEST_SLICE]
     if size.batches == 1 and size.rows > 1:
         found += [ProductChoice(slices=n) for n in (1, *pieces)]

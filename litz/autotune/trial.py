@@ -2,7 +2,8 @@
 
 In: a program with the choices about it, twice: by rule, and another way. Out: `Ratio`, or an error.
 Both get the same random inputs and must give the same results, but for rounding. Calls take turns,
-so a busy moment falls on both, and what is looked at is the ratio of two neighbours. Example:
+so a busy moment falls on both, and what is looked at is the ratio of two neighbours. On a GPU what
+takes turns are recordings, and `prepare` has all kernels compiled side by side. Example:
 `Here(target, config).compared(Variant(program, NO_CHOICES), Variant(program, other), 0.2)`.
 """
 
@@ -17,13 +18,15 @@ from typing import Any
 
 import torch
 
+from litz.autotune.events import Recorded, Turns
 from litz.autotune.results import Ratio
-from litz.build import build
+from litz.build import build, build_ahead
 from litz.codegen import emit
 from litz.config import Config
 from litz.fuse import fuse
 from litz.ir.choices import Choices
-from litz.ir.program import Buffer, KernelGraph, LoopProgram
+from litz.ir.program import Buffer, KernelGraph, LoopProgram, Plan
+from litz.ir.source import DeviceKernel, DeviceSource, Source
 from litz.plan import plan
 from litz.runtime import link
 from litz.runtime.steps import numbers, torch_dtype
@@ -62,14 +65,26 @@ def kernels_of(variant: Variant, target: Target, config: Config) -> KernelGraph:
     return fuse(program, target, config, variant.choices)
 
 
-def callable_of(variant: Variant, target: Target, config: Config, inputs: list[Any]) -> Call:
-    """Compile a variant, silently, and bind its inputs."""
-    quiet = replace(config, debug=0, verify=False, size_asserts=False)
-    planned = plan(kernels_of(variant, target, quiet), quiet)
+def _quiet(config: Config) -> Config:
+    """Nothing is printed or checked, and a graph is not recorded: trials do that themselves."""
+    plain = replace(config.triton, cudagraphs=False, require_cudagraphs=False, launch_graphs=False)
+    return replace(config, debug=0, verify=False, size_asserts=False, triton=plain)
+
+
+def _emitted(
+    variant: Variant, target: Target, config: Config
+) -> tuple[Plan, Source | DeviceSource]:
+    planned = plan(kernels_of(variant, target, config), config)
     kernels = planned.graph.kernels
     chosen = (planned.fresh, variant.choices)
-    scheduled = [schedule(k, target, quiet, *chosen) for k in kernels]
-    source = emit(planned, scheduled, target)
+    scheduled = [schedule(k, target, config, *chosen) for k in kernels]
+    return planned, emit(planned, scheduled, target)
+
+
+def callable_of(variant: Variant, target: Target, config: Config, inputs: list[Any]) -> Call:
+    """Compile a variant, silently, and bind its inputs."""
+    quiet = _quiet(config)
+    planned, source = _emitted(variant, target, quiet)
     binary = build(source, target, quiet, Trace())
     call = link(planned, source, binary, {}, quiet, target).call
     return lambda: call(list(inputs))
@@ -78,21 +93,24 @@ def callable_of(variant: Variant, target: Target, config: Config, inputs: list[A
 def inputs_of(program: LoopProgram | KernelGraph) -> list[torch.Tensor]:
     """Tensors to call a program with, the same in every process; the user's generator is left
     alone. Wide integers may be places, and zero is one in every tensor."""
-    generator = torch.Generator().manual_seed(0)
-    return [_tensor(b, generator) for b in program.inputs if isinstance(b, Buffer)]
+    buffers = [b for b in program.inputs if isinstance(b, Buffer)]
+    devices = dict.fromkeys(b.device for b in buffers)
+    generators = {d: torch.Generator(d).manual_seed(0) for d in devices}
+    return [_tensor(b, generators[b.device]) for b in buffers]
 
 
 def _tensor(buffer: Buffer, generator: torch.Generator) -> torch.Tensor:
-    dtype = torch_dtype(buffer.dtype)
+    dtype, there = torch_dtype(buffer.dtype), {"device": buffer.device}
     shape, strides = numbers(buffer.shape), numbers(buffer.strides)
     room = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if n > 1)
     if dtype.is_floating_point:
-        flat = torch.randn(room, generator=generator).to(dtype)
+        flat = torch.randn(room, generator=generator, **there).to(dtype)  # type: ignore[arg-type]
     elif dtype.itemsize == 1:
         low, high = (0, 2) if dtype is torch.bool else (-100, 100)
-        flat = torch.randint(low, high, (room,), generator=generator).to(dtype)
+        drawn = torch.randint(low, high, (room,), generator=generator, **there)  # type: ignore
+        flat = drawn.to(dtype)
     else:
-        flat = torch.zeros(room, dtype=dtype)
+        flat = torch.zeros(room, dtype=dtype, **there)  # type: ignore[arg-type]
     return flat.as_strided(shape, strides)
 
 
@@ -103,6 +121,17 @@ class Here:
     def __init__(self, target: Target, config: Config) -> None:
         self.target, self.config = target, config
         self._last: tuple[Variant, list[torch.Tensor], Call] | None = None
+        self._recorded: tuple[Call, Recorded] | None = None
+
+    def prepare(self, variants: list[Variant], end: float) -> None:
+        """Compile the GPU's kernels of all variants, until so late; a trial finds them compiled, or
+        compiles them. What cannot be compiled fails in its trial."""
+        kernels: list[DeviceKernel] = []
+        quiet = _quiet(self.config)
+        for variant in variants:
+            source = _emitted(variant, self.target, quiet)[1]
+            kernels += source.kernels if isinstance(source, DeviceSource) else ()
+        build_ahead(kernels, self.target, self.config, end)
 
     def compared(self, rule: Variant, other: Variant, seconds: float) -> Ratio:
         """Time both, for at most about so long; stop when it is plain which one is quicker."""
@@ -114,7 +143,11 @@ class Here:
             _, inputs, call = self._last
             another = callable_of(other, self.target, self.config, inputs)
             _check(another(), call())
-            return _timed(call, another, seconds)
+            if self.target.kind == "cpu":
+                return _timed(call, another, seconds)
+            if self._recorded is None or self._recorded[0] is not call:
+                self._recorded = (call, Recorded(call))
+            return _timed_on_gpu(self._recorded[1], Recorded(another), seconds)
 
     def tried(self, rule: Variant, other: Variant, seconds: float) -> Ratio | str:
         """The ratio, or a text that says what went wrong: no trial may end a compile."""
@@ -158,6 +191,20 @@ def _timed(rule: Call, other: Call, seconds: float) -> Ratio:
             break
     low, high = interval(ratios)
     return Ratio(statistics.median(ratios), low, high, statistics.median(rules))
+
+
+def _timed_on_gpu(rule: Recorded, other: Recorded, seconds: float) -> Ratio:
+    turns = Turns(rule, other)
+    turns.samples(2)
+    pairs: list[tuple[float, float]] = []
+    end = time.perf_counter() + seconds
+    while not pairs or (len(pairs) < MOST and time.perf_counter() < end):
+        pairs += turns.samples(FEWEST)
+        if _is_plain(interval([b / a for a, b in pairs])):
+            break
+    ratios = [b / a for a, b in pairs]
+    taken = statistics.median(a for a, _ in pairs)
+    return Ratio(statistics.median(ratios), *interval(ratios), taken)
 
 
 def _sample(call: Call, repeats: int) -> float:

@@ -9,6 +9,7 @@ the rule's choice is there.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from typing import Any
@@ -18,14 +19,16 @@ import torch
 
 from litz.autotune.cost import Machine, measured
 from litz.autotune.database import Database, Json, folder_of
+from litz.autotune.gpu import machine_of
 from litz.autotune.questions import Question, loop_questions, product_questions
 from litz.autotune.results import AnyChoice, Finding, Ratio, Trial, Tuning
+from litz.autotune.stored import choice_of, kept, trials_of
 from litz.autotune.trial import MARGIN, Here, Variant, kernels_of
 from litz.autotune.worker import Apart
 from litz.codegen.llvm.module import structure
 from litz.config import Config
 from litz.fuse import fuse
-from litz.ir.choices import NO_CHOICES
+from litz.ir.choices import ANY, NO_CHOICES, Choices, ProductChoice
 from litz.ir.graph import Graph
 from litz.ir.program import Decision, Extern, KernelGraph
 from litz.lower import lower
@@ -35,6 +38,8 @@ from litz.trace import Trace
 
 # Seconds of one trial, at most; most are over as soon as it is plain that they lead nowhere.
 TRIAL = 0.25
+# The part of what is left of the budget that is for timing; the rest may go into compiling ahead.
+TIMING = 0.3
 # A step of the descent must gain as much, or it would walk about in the noise.
 STEP = 0.99
 # Of what the database keeps: with another number, old results are asked for anew.
@@ -55,19 +60,26 @@ class Tuner:
         self.decisions: list[Decision] = []
         self.timed = 0
         self.end = time.monotonic() + config.max_autotune_budget_seconds
-        self.runner = Apart(config) if config.autotune_in_subproc else Here(target, config)
+        self.runner: Apart | Here = Here(target, config)
+        if config.autotune_in_subproc and target.kind == "cpu":
+            self.runner = Apart(config)
+        elif config.autotune_in_subproc:
+            reason = "autotune_in_subproc: a GPU is timed by the process that has its memory"
+            self.decisions.append(self._unmet(f"{graph.kind} graph", reason))
 
     def tuning(self, products: bool, loops: bool) -> Tuning:
         """Products first: what they are fused with decides what other kernels there are."""
         try:
             if products:
-                found = product_questions(self.graph, self._kernels(), self.target, self.config)
+                given = (self.graph, self._kernels(self.choices), self.target, self.config)
+                found = product_questions(*given, self._all_ours())
                 named = self._answered(found)
                 self.choices = replace(self.choices, products=named)
             if loops:
-                kernels = self._kernels()
+                kernels = self._kernels(self.choices)
                 asked = loop_questions(kernels, self.target, self.config, self.choices)
-                self.choices = replace(self.choices, kernels=self._answered(asked))
+                field = "kernels" if self.target.kind == "cpu" else "tilings"
+                self.choices = replace(self.choices, **{field: self._answered(asked)})
         finally:
             if isinstance(self.runner, Apart):
                 self.runner.stop()
@@ -76,9 +88,15 @@ class Tuner:
         decided = (*self.decisions, *notes)
         return Tuning(self.choices, tuple(self.findings), decided, self.timed)
 
-    def _kernels(self) -> Any:
-        program = lower(self.graph, self.target, self.config, self.choices)
-        return fuse(program, self.target, self.config, self.choices)
+    def _kernels(self, choices: Choices) -> KernelGraph:
+        program = lower(self.graph, self.target, self.config, choices)
+        return fuse(program, self.target, self.config, choices)
+
+    def _all_ours(self) -> KernelGraph | None:
+        """The kernels if a GPU's products were all ours; None where the rules have them so."""
+        if self.target.kind == "cpu":
+            return None
+        return self._kernels(Choices(products={ANY: ProductChoice(form="TILES")}))
 
     def _unmet(self, name: str, reason: str) -> Decision:
         return Decision("unmet", "max_autotune", name, reason)
@@ -95,39 +113,44 @@ class Tuner:
         if open_:
             machine = self._machine()
             open_.sort(key=lambda q: -q.cost(machine))
-            for number, question in enumerate(open_, 1):
+            searches = [_Search(self, q, q.listed(machine)) for q in open_]
+            if isinstance(self.runner, Here) and self.target.kind != "cpu":
+                ahead = [v for search in searches for v in search.variants()]
+                left = self.end - time.monotonic()
+                self.runner.prepare(ahead, self.end - TIMING * max(left, 0.0))
+            for number, search in enumerate(searches, 1):
                 self.trace.count(number, len(open_))
-                findings += self._asked(question, machine)
+                findings += self._asked(search)
             self.trace.count(0, 0)
         self.findings += findings
         taken = [f for f in findings if f.choice != f.default]
         return {name: finding.choice for finding in taken for name in finding.names}
 
-    def _asked(self, question: Question, machine: Machine) -> list[Finding]:
+    def _asked(self, search: _Search) -> list[Finding]:
+        question = search.question
         if time.monotonic() > self.end:
             self.decisions.append(self._unmet(question.what, "max_autotune_budget_seconds"))
             return []
-        search = _Search(self, question)
-        choice = search.best(question.listed(machine), self.config.coordinate_descent_tuning)
+        choice = search.best(self.config.coordinate_descent_tuning)
         trials = tuple(search.trials)
         if search.complete:
-            self.database.put(self._key(question), _kept(choice, trials))
+            self.database.put(self._key(question), kept(choice, trials))
         else:
             reason = "max_autotune_budget_seconds, before all was tried"
             self.decisions.append(self._unmet(question.what, reason))
-        return [Finding(question.what, question.names, choice, trials)]
+        return [Finding(question.what, question.names, choice, question.default, trials)]
 
     def _known(self, question: Question) -> Finding | None:
         value = self.database.get(self._key(question))
         if value is None:
             return None
-        kind = type(question.default)
+        rule = question.default
         try:
-            choice, trials = _chosen(kind, value["choice"]), _trials(kind, value["trials"])
+            choice, trials = choice_of(rule, value["choice"]), trials_of(rule, value["trials"])
         except (KeyError, TypeError, ValueError):
             self.database.notes.append(f"an entry about {question.what} makes no sense")
             return None
-        return Finding(question.what, question.names, choice, trials, kept=True)
+        return Finding(question.what, question.names, choice, rule, trials, kept=True)
 
     def _key(self, question: Question) -> Json:
         """All that an answer depends on, as JSON."""
@@ -138,6 +161,13 @@ class Tuner:
     def _place(self) -> Json:
         """The machine and the versions of what makes the code."""
         target = self.target
+        if target.kind != "cpu":
+            return {
+                "version": VERSION, "litz": _version("litz"), "torch": torch.__version__,
+                "triton": _version("triton"), "gpu": _gpu_name(target), "target": target.name,
+                "multiprocessors": target.threads, "tf32": torch.backends.cuda.matmul.allow_tf32,
+                "cuda": str(torch.version.cuda),
+            }  # fmt: skip
         return {
             "version": VERSION, "litz": _version("litz"), "torch": torch.__version__,
             "llvmlite": llvmlite.__version__, "cpu": target.name, "threads": target.threads,
@@ -146,7 +176,9 @@ class Tuner:
         }  # fmt: skip
 
     def _machine(self) -> Machine:
-        """The peaks, measured once on a machine."""
+        """The peaks, measured once on a machine; of a GPU only their ratios count."""
+        if self.target.kind != "cpu":
+            return machine_of(self.target)
         key = {**self._place(), "machine": True}
         value = self.database.get(key)
         if value is not None and set(value) == {"flops", "bandwidth"}:
@@ -185,16 +217,31 @@ class Tuner:
 class _Search:
     """The trials about one question."""
 
-    def __init__(self, tuner: Tuner, question: Question) -> None:
-        self.tuner, self.question = tuner, question
+    def __init__(self, tuner: Tuner, question: Question, listed: list[AnyChoice]) -> None:
+        self.tuner, self.question, self.listed = tuner, question, listed
         self.rule = tuner.fused(question.variant(question.default))
+        self.made: dict[AnyChoice, Variant] = {}
         self.trials: list[Trial] = []
         self.seen = {tuner.signature(self.rule)}
         self.complete = True
 
-    def best(self, listed: list[AnyChoice], descend: bool) -> AnyChoice:
+    def variants(self) -> list[Variant]:
+        """What the trials of the listed choices compile, as far as it can be compiled."""
+        found = {self.tuner.signature(self.rule): self.rule}
+        for choice in self.listed:
+            with suppress(Exception):  # the trial will say
+                variant = self._variant(choice)
+                found.setdefault(self.tuner.signature(variant), variant)
+        return list(found.values())
+
+    def _variant(self, choice: AnyChoice) -> Variant:
+        if choice not in self.made:
+            self.made[choice] = self.tuner.fused(self.question.variant(choice))
+        return self.made[choice]
+
+    def best(self, descend: bool) -> AnyChoice:
         """The quickest choice that is surely quicker than the rule's, twice."""
-        for choice in listed:
+        for choice in self.listed:
             self._try(choice)
         if descend:
             self._descend()
@@ -228,7 +275,7 @@ class _Search:
             self.complete = False
             return
         try:
-            other = self.tuner.fused(self.question.variant(choice))
+            other = self._variant(choice)
             signature = self.tuner.signature(other)
         except Exception as error:  # a choice that cannot be compiled is none
             self.trials.append(Trial(choice, note=f"failed: {type(error).__name__}"))
@@ -243,33 +290,7 @@ class _Search:
             self.trials.append(Trial(choice, note=found))
 
     def _again(self, choice: AnyChoice) -> Ratio | str:
-        return self.tuner.trial(self.rule, self.question.variant(choice))
-
-
-# -- what the database keeps ---------------------------------------------------------------------
-
-
-def _kept(choice: AnyChoice, trials: tuple[Trial, ...]) -> Json:
-    rows = [{"choice": t.choice.facts(), "note": t.note,
-             "ratio": None if t.ratio is None else vars(t.ratio)} for t in trials]  # fmt: skip
-    return {"choice": choice.facts(), "trials": rows}
-
-
-def _chosen(kind: type[AnyChoice], facts: Json) -> AnyChoice:
-    choice = kind(**facts)
-    for name, value in facts.items():
-        usual = {"backend": ("LITZ", "ATEN", "LOOP"), "fused": (True, False)}.get(name)
-        if value not in usual if usual else type(value) is not int or value < 1:
-            raise ValueError(f"{name} cannot be {value!r}")
-    return choice
-
-
-def _trials(kind: type[AnyChoice], rows: list[Json]) -> tuple[Trial, ...]:
-    def one(row: Json) -> Trial:
-        ratio = None if row["ratio"] is None else Ratio(**row["ratio"])
-        return Trial(_chosen(kind, row["choice"]), ratio, str(row["note"]))
-
-    return tuple(map(one, rows))
+        return self.tuner.trial(self.rule, self._variant(choice))
 
 
 def _version(package: str) -> str:
@@ -277,3 +298,7 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "none"
+
+
+def _gpu_name(target: Target) -> str:
+    return torch.cuda.get_device_name(target.device) if torch.cuda.is_available() else target.name

@@ -61,8 +61,8 @@ def _wide(ulps: float, draw: torch.Generator, value: Any) -> Any:
     wide = value.double()
     if not ulps:
         return wide
-    noise = torch.rand(wide.shape, generator=draw, dtype=torch.float64) * 2 - 1
-    return wide * (1 + ulps * torch.finfo(value.dtype).eps * noise)
+    noise = torch.rand(wide.shape, generator=draw, dtype=torch.float64, device="cpu") * 2 - 1
+    return wide * (1 + ulps * torch.finfo(value.dtype).eps * noise.to(wide.device))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -101,8 +101,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """Named cases. `finish` adds what only all rows together can tell."""
+    """Named cases. `finish` adds what only all rows together can tell; `why_not` gives the reason
+    why none of them can run here, or nothing."""
 
     sentence: str
     cases: Callable[[bool], list[Case]]  # True asks for small and few
     finish: Callable[[list[Row]], list[Row]] = list
+    why_not: Callable[[], str] = str

@@ -44,6 +44,7 @@ METRICS = {
     "first call, cold": Metric("whole first call, cold", "s", 1.0),
     "graph, second": Metric("from AOTAutograd's graph to a callable, second process", "s", 1.0),
     "first call, second": Metric("whole first call, second process", "s", 1.0),
+    "GPU time": Metric("time of the GPU in a call, by kind of kernel", "us", 1e6),
     "memory": Metric("memory that a call adds at its peak", "MB", 1e-6),
 }
 
@@ -132,7 +133,9 @@ def _row(fields: dict[str, Any]) -> Row:
 def machine(threads: int | None) -> dict[str, str]:
     """What a reader must know to believe a figure."""
     target = host(threads)
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
+        **gpu,
         "processor": _processor() or target.name,
         "architecture": target.name,
         "vectors": f"{8 * target.vector_bytes} bits",

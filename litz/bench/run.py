@@ -19,7 +19,7 @@ from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Say, Settings
 from litz.bench.results import OURS, Results, Row, machine
 from litz.bench.suites import SUITES
-from litz.errors import UnknownBenchmark
+from litz.errors import SuiteCannotRun, UnknownBenchmark
 
 Save = Callable[[Results], None]
 
@@ -29,6 +29,9 @@ def run(
 ) -> Results:
     """Measure every case of the suites, or those of the given names; save after each."""
     check("suite", suites, SUITES)
+    for suite in suites:
+        if why := SUITES[suite].why_not():
+            raise SuiteCannotRun(suite, why)
     check("candidate", settings.against, [name for name in CANDIDATES if name != OURS])
     cases = [case for suite in suites for case in SUITES[suite].cases(settings.quick)]
     check("case", names, dict.fromkeys(case.name for case in cases))

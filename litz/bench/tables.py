@@ -137,8 +137,9 @@ def rich_table(sheet: Sheet) -> Table:
 def machine_line(results: Results) -> str:
     """The machine in one sentence."""
     m = results.machine
+    gpu = f"{m['gpu']}; " if "gpu" in m else ""
     return (
-        f"{m['threads']} threads of {m['processor']} ({m['architecture']}, {m['vectors']}, "
+        f"{gpu}{m['threads']} threads of {m['processor']} ({m['architecture']}, {m['vectors']}, "
         f"{m['caches']}), {m['system']}, torch {m['torch']}, llvmlite {m['llvmlite']}, "
         f"litz {m['litz']}; {m['run']}."
     )

@@ -30,7 +30,9 @@ class Training(nn.Module):
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
+        # On a GPU the count of steps lies there too, so that a step can be compiled.
+        there = next(self.model.parameters()).is_cuda
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, capturable=there)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Training:
         """Without what the optimizer has gathered: a copy may go on in another type."""

@@ -104,6 +104,13 @@ def _resnet(scale: Scale) -> tuple[Any, dict[str, Any]]:
     return ResNetModel(config), {"pixel_values": _image(scale)}
 
 
+def _resnet50(scale: Scale) -> tuple[Any, dict[str, Any]]:
+    """As published: fifty layers, whatever the scale says."""
+    from transformers import ResNetConfig, ResNetModel
+
+    return ResNetModel(ResNetConfig()), {"pixel_values": _image(scale)}
+
+
 def _t5(scale: Scale) -> tuple[Any, dict[str, Any]]:
     from transformers import T5Config, T5EncoderModel
 
@@ -212,11 +219,14 @@ ZOO: dict[str, Callable[[Scale], tuple[Any, dict[str, Any]]]] = {
     "unet": _unet,
 }
 
+# Too large for a CPU's suites.
+LARGE = {"resnet50": _resnet50}
+
 
 def workload(name: str, scale: Scale = SMALL, dtype: torch.dtype = torch.float32) -> Workload:
     """Build a model with seeded random weights, floating inputs in its type."""
     torch.manual_seed(0)
-    model, inputs = ZOO[name](scale)
+    model, inputs = (ZOO | LARGE)[name](scale)
     moved = {k: v.to(dtype) if _is_float(v) else v for k, v in inputs.items()}
     return Workload(name, model.eval().to(dtype), moved)
 

@@ -8,9 +8,9 @@ them. No C compiler, linker or temporary file is involved.
 from __future__ import annotations
 
 from litz.build.llvm import compile_object, load_object
-from litz.build.triton import compile_kernels, worker_count
+from litz.build.triton import compile_ahead, compile_kernels, worker_count
 from litz.config import Config
-from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
+from litz.ir.source import Binary, DeviceBinary, DeviceKernel, DeviceSource, Source
 from litz.target import Target, host
 from litz.trace import Trace, stage
 
@@ -38,10 +38,18 @@ def _build_device(
         trace.note(4, f"Triton source of {kernel.name}", kernel.text)
     launcher = build_launcher(source, config, trace)
     with trace.span("triton"):
-        capability = int(target.name.removeprefix("sm_"))
         count = worker_count(config.compile_threads)
-        cubins = compile_kernels(source.kernels, capability, count)
+        cubins = compile_kernels(source.kernels, _capability(target), count)
     return DeviceBinary(cubins, launcher)
+
+
+def build_ahead(kernels: list[DeviceKernel], target: Target, config: Config, end: float) -> None:
+    """Compile kernels that may be asked for, until so late on the monotonic clock."""
+    compile_ahead(kernels, _capability(target), worker_count(config.compile_threads), end)
+
+
+def _capability(target: Target) -> int:
+    return int(target.name.removeprefix("sm_"))
 
 
 def build_launcher(source: DeviceSource, config: Config, trace: Trace) -> Binary:

@@ -14,6 +14,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ from litz.ir.source import Cubin, DeviceKernel
 
 # So few kernels are compiled before workers have started.
 FEW = 2
+# What was compiled ahead, by job, and how much of it is kept.
+AHEAD: dict[str, dict[str, Any]] = {}
+MOST_AHEAD = 512
 
 
 def compile_kernels(
@@ -31,12 +36,35 @@ def compile_kernels(
 ) -> dict[str, Cubin]:
     """Each kernel's machine code, by name."""
     jobs = [_job(k, capability) for k in kernels]
-    if len(jobs) <= FEW or threads < 2:
-        results = [_here(job) for job in jobs]
+    missing = [job for job in jobs if _key(job) not in AHEAD]
+    if len(missing) <= FEW or threads < 2:
+        made = [_here(job) for job in missing]
     else:
-        with ThreadPoolExecutor(min(threads, len(jobs))) as pool:
-            results = list(pool.map(WORKERS.run, jobs))
-    return {k.name: _cubin(k, result) for k, result in zip(kernels, results, strict=True)}
+        with ThreadPoolExecutor(min(threads, len(missing))) as pool:
+            made = list(pool.map(WORKERS.run, missing))
+    results = {_key(job): result for job, result in zip(missing, made, strict=True)} | AHEAD
+    return {k.name: _cubin(k, results[_key(j)]) for k, j in zip(kernels, jobs, strict=True)}
+
+
+def compile_ahead(
+    kernels: Iterable[DeviceKernel], capability: int, threads: int, end: float
+) -> None:
+    """Compile what `compile_kernels` may be asked for, side by side; what is not begun by the end
+    is left. Only the last so many are kept."""
+    jobs = {_key(job): job for job in (_job(k, capability) for k in kernels)}
+
+    def run(key: str) -> None:
+        if key not in AHEAD and time.monotonic() < end:
+            AHEAD[key] = WORKERS.run(jobs[key])
+
+    with ThreadPoolExecutor(max(min(threads, len(jobs)), 1)) as pool:
+        list(pool.map(run, jobs))
+    for key in list(AHEAD)[: max(len(AHEAD) - MOST_AHEAD, 0)]:
+        del AHEAD[key]
+
+
+def _key(job: dict[str, Any]) -> str:
+    return json.dumps(job, sort_keys=True)
 
 
 def worker_count(asked: int) -> int:
@@ -52,6 +80,7 @@ def _job(kernel: DeviceKernel, capability: int) -> dict[str, Any]:
         "aligned": len(kernel.pointers) - kernel.checks,
         "warps": kernel.warps,
         "stages": kernel.stages,
+        "joins": not kernel.rounds,
         "capability": capability,
     }
 
@@ -66,7 +95,7 @@ def _here(job: dict[str, Any]) -> dict[str, Any]:
 def _cubin(kernel: DeviceKernel, result: dict[str, Any]) -> Cubin:
     if "error" in result:
         raise InternalError(f"Triton rejects {kernel.name}: {result['error']}\n{kernel.text}")
-    if result["scratch"]:
+    if result["scratch"] > kernel.scratch:
         raise InternalError(f"{kernel.name} needs scratch memory that no launch gives it")
     code = base64.b64decode(result["code"])
     return Cubin(result["name"], code, result["shared"], result["warps"])

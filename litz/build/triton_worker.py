@@ -41,10 +41,8 @@ def compiled(job: Job) -> Job:
     made = triton.compile(
         ASTSource(function, signature=pointers, attrs=attrs),
         target=GPUTarget("cuda", job["capability"], 32),
-        # Denormal numbers stay what they are, as in eager.
-        options={"num_warps": job["warps"], "num_stages": job["stages"],
-                 "enable_reflect_ftz": False},
-    )  # fmt: skip
+        options=options(job),
+    )
     scratch = made.metadata.global_scratch_size + made.metadata.profile_scratch_size
     return {
         "code": base64.b64encode(made.asm["cubin"]).decode(),
@@ -52,6 +50,16 @@ def compiled(job: Job) -> Job:
         "shared": made.metadata.shared,
         "warps": made.metadata.num_warps,
         "scratch": scratch,
+    }
+
+
+def options(job: Job) -> Job:
+    """What Triton is told. Denormal numbers stay what they are, as in eager."""
+    return {
+        "num_warps": job["warps"],
+        "num_stages": job["stages"],
+        "enable_reflect_ftz": False,
+        "enable_fp_fusion": job["joins"],
     }
 
 

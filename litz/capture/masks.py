@@ -22,109 +22,23 @@ from torch.fx import Node
 
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+# Where the functions of the lists below are found: an op of a user's may have such a name too.
+NAMESPACES = (operator, torch, torch.nn.functional, torch.Tensor)
 # What masks are made of, by name: functions, methods and operators without an effect.
-PURE = frozenset(
-    [
-        "arange",
-        "ones",
-        "zeros",
-        "full",
-        "full_like",
-        "ones_like",
-        "zeros_like",
-        "new_ones",
-        "new_zeros",
-        "new_full",
-        "tensor",
-        "add",
-        "sub",
-        "mul",
-        "neg",
-        "abs",
-        "floordiv",
-        "floor_divide",
-        "remainder",
-        "mod",
-        "diff",
-        "cumsum",
-        "sum",
-        "minimum",
-        "maximum",
-        "clamp",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "and_",
-        "or_",
-        "invert",
-        "not_",
-        "logical_and",
-        "logical_or",
-        "logical_not",
-        "logical_xor",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_not",
-        "where",
-        "masked_fill",
-        "tril",
-        "triu",
-        "isin",
-        "any",
-        "all",
-        "getitem",
-        "to",
-        "bool",
-        "int",
-        "long",
-        "float",
-        "type",
-        "expand",
-        "expand_as",
-        "view",
-        "reshape",
-        "flatten",
-        "unsqueeze",
-        "squeeze",
-        "transpose",
-        "permute",
-        "repeat",
-        "contiguous",
-        "clone",
-        "detach",
-        "size",
-        "__and__",
-        "__or__",
-        "__invert__",
-        "__getitem__",
-    ]
-)
-# Operators whose name ends like that of a method which writes to its tensor, and do not.
-NOT_WRITING = frozenset({"and_", "or_", "not_"})
-WRITING = frozenset(
-    [
-        "setitem",
-        "delitem",
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "imod",
-        "ipow",
-        "iand",
-        "ior",
-        "ixor",
-        "ilshift",
-        "irshift",
-        "imatmul",
-        "iconcat",
-    ]
-)
-# Of them, what positions are shifted by (`kv_positions += offset`), and what computes the same.
+_PURE = """arange ones zeros full full_like ones_like zeros_like new_ones new_zeros new_full tensor
+add sub mul neg abs floordiv floor_divide remainder mod diff cumsum sum minimum maximum clamp eq ne
+lt le gt ge and_ or_ invert not_ logical_and logical_or logical_not logical_xor bitwise_and
+bitwise_or bitwise_not where masked_fill tril triu isin any all repeat clone size __and__ __or__
+__invert__"""
+# ... and those whose result may be memory of their operand.
+_VIEWS = """getitem to bool int long float type expand expand_as view reshape flatten unsqueeze
+squeeze transpose permute contiguous detach __getitem__"""
+PURE = frozenset(_PURE.split() + _VIEWS.split())
+# What takes positions and masks, and neither writes to them nor shows their memory.
+_READS = """scaled_dot_product_attention embedding linear matmul bmm cat stack truediv pow exp log
+sin cos softmax dim numel argmax amax amin max min mean one_hot index_select gather"""
+READS = frozenset(_PURE.split() + _READS.split())
+# What positions are shifted by in place (`kv_positions += offset`), and what computes the same.
 SHIFTS = {
     operator.iadd: operator.add,
     operator.isub: operator.sub,
@@ -213,29 +127,67 @@ def _constants(graph: torch.fx.Graph) -> dict[Node, Any]:
     values: dict[Node, Any] = {}
     attended = False
     for node in graph.nodes:
-        operands = node.all_input_nodes
-        known = [n for n in operands if n in values]
         attended |= node.target is ATTENTION
-        if _writes(node) and known:
-            if attended or not _shifted(node, values):
-                return {}  # to which of them, and through which view, is not worth finding out
-            continue
-        is_call = node.op in ("call_function", "call_method")
-        if is_call and _name(node) in PURE and len(known) == len(operands) and _is_small(node):
-            try:
-                values[node] = _computed(node, values)
-            except Exception:  # it will fail at run time, where the user can see it
+        if _calls(node, PURE) and all(n in values for n in node.all_input_nodes):
+            if _is_small(node) and _is_computed(node, values):
                 continue
+        elif not attended and _shifted(node, values):
+            continue
+        if not _only_reads(node):
+            _forget(node, values)
     return values
+
+
+def _is_computed(node: Node, values: dict[Node, Any]) -> bool:
+    try:
+        values[node] = _computed(node, values)
+    except Exception:  # it will fail at run time, where the user can see it
+        return False
+    return True
+
+
+def _calls(node: Node, names: frozenset[str]) -> bool:
+    """Whether it calls one of torch's own functions, or methods, of these names."""
+    if node.op == "call_method":
+        return node.target in names
+    name = str(getattr(node.target, "__name__", ""))
+    if name not in names or "out" in node.kwargs or _renormalises(node):
+        return False
+    return any(getattr(place, name, None) is node.target for place in NAMESPACES)
+
+
+def _renormalises(node: Node) -> bool:
+    """Whether it is an embedding that writes to its table."""
+    if node.target is not torch.nn.functional.embedding:
+        return False
+    given = dict(zip(("input", "weight", "padding_idx", "max_norm"), node.args, strict=False))
+    return (given | node.kwargs).get("max_norm") is not None
+
+
+def _only_reads(node: Node) -> bool:
+    """Whether what it takes stays as it is, and no later call writes to it through the result."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        schema = node.target._schema
+        return not schema.is_mutable and all(r.alias_info is None for r in schema.returns)
+    return node.op == "output" or _calls(node, READS)
+
+
+def _forget(node: Node, values: dict[Node, Any]) -> None:
+    """Drop what shares memory with an operand: the node, or what it returns, may write there."""
+    given = [values.get(n) for n in node.all_input_nodes]
+    places = {v.untyped_storage().data_ptr() for v in given if isinstance(v, torch.Tensor)}
+    for other, value in list(values.items()) if places else ():
+        if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() in places:
+            del values[other]
 
 
 def _shifted(node: Node, values: dict[Node, Any]) -> bool:
     """Take in `x += y`, if it can be seen who sees that: x under its names, and no view of it."""
-    compute, first = SHIFTS.get(node.target), node.args[0]
+    compute = SHIFTS.get(node.target)
     if compute is None or any(n not in values for n in node.all_input_nodes):
         return False
-    assert isinstance(first, Node)
-    old = values[first]
+    first = node.args[0]
+    old = values[first] if isinstance(first, Node) else None
     if not isinstance(old, torch.Tensor):
         return False
     names = [n for n, value in values.items() if value is old]
@@ -250,19 +202,6 @@ def _shifted(node: Node, values: dict[Node, Any]) -> bool:
         return False
     values.update(dict.fromkeys([*names, node], new))
     return True
-
-
-def _name(node: Node) -> str:
-    return str(getattr(node.target, "__name__", node.target))
-
-
-def _writes(node: Node) -> bool:
-    """Whether a call may change an operand: `x.add_(1)`, `x[0] = 1`, `x += 1`, `out=`."""
-    if node.op not in ("call_function", "call_method"):
-        return False
-    name = _name(node)
-    in_place = name.endswith("_") and not name.endswith("__") and name not in NOT_WRITING
-    return in_place or name in WRITING or "out" in node.kwargs
 
 
 def _is_small(node: Node) -> bool:

@@ -102,6 +102,21 @@ class Triton:
         "Launch a run of kernels as one CUDA graph when every tensor is where it was before.",
         code=False,
     )
+    autotune_at_compile_time: bool = flag(
+        False,
+        "autotune",
+        "Time two or three tilings of each GPU kernel while compiling, whatever else is asked for.",
+    )
+    cooperative_reductions: bool = flag(
+        False,
+        "schedule",
+        "Programs of one launch share a few long rows; the last of them to end adds up.",
+    )
+    use_block_ptr: bool = flag(
+        False,
+        "schedule",
+        "Write accesses at even steps as block pointers, where Triton has them.",
+    )
     product_rows: int = flag(
         1,
         "lower",

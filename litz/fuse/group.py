@@ -28,6 +28,7 @@ from litz.fuse.split import few_rows
 from litz.ir.attention import is_log_sum, loop_attention
 from litz.ir.choices import Choices
 from litz.ir.expr import Expr, extent_of
+from litz.ir.index import coefficient, flat_index
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
 from litz.ir.sizes import used_in
@@ -189,6 +190,8 @@ class _Grouper:
             return members
         if self._updated(group, loop) and len({m.outer for m in members}) > 1:
             return Misfit("an input is updated in place, and their rows are ordered differently")
+        if any(map(self._in_blocks, group.loops)) and _stores_across(members[-1]):
+            return Misfit("columns of a product would be stored across rows, one by one")
         outer = common_outer(members)
         if isinstance(outer, Misfit):
             return outer
@@ -243,7 +246,9 @@ class _Grouper:
         )
         if self.config.split_reductions and _depend(members):
             longest = max(extent_of(m.inner) for m in members)
-            if few_rows(rows, longest, self.target):
+            # Programs that share rows go on with what those come to, but with nothing longer.
+            alone = self.target.shares_rows and widest <= 1
+            if few_rows(rows, longest, self.target) and not alone:
                 return Misfit(f"{rows} rows of {longest} points are split over threads instead")
         if rows < 2 * self.target.threads and rows * widest > WORTH_A_THREAD:
             return Misfit(f"{rows} rows would leave the pointwise part too few threads")
@@ -252,9 +257,17 @@ class _Grouper:
             for m in members
             if not is_sequential(m.loop)
         )
-        if row_bytes > self.target.l2_bytes // 2:
+        # Where a long row comes in blocks, what is needed of it again is computed again.
+        if row_bytes > self.target.l2_bytes // 2 and not self.target.longest_row:
             return Misfit(f"a row of {row_bytes} bytes does not fit the cache")
         return None
+
+
+def _stores_across(member: Member) -> bool:
+    """Whether neighbours along its fastest row axis lie apart where it stores them."""
+    store = member.loop.stores[0]
+    found = coefficient(flat_index(store.buffer, store.index), member.outer[-1])
+    return found is not None and found[0].is_const and found[0].number > 1
 
 
 def _depend(members: list[Member]) -> bool:

@@ -80,9 +80,7 @@ def _why(pair: _Pair, target: Target, config: Config) -> str | None:
     rows, points = extent_of(pair.total.axes), extent_of(pair.total.reduced)
     bound = frozenset(pair.total.reduced)
     row_bytes = points * sum(n.dtype.bytes for n in loads(pair.below) if n.axes & bound)
-    if 0 < target.longest_row < points:
-        return f"no program holds a row of {points} points"
-    if row_bytes > target.l2_bytes // 2:
+    if row_bytes > target.l2_bytes // 2 and not target.longest_row:
         return f"a row of {row_bytes} bytes does not fit the cache"
     if config.split_reductions and few_rows(rows, points, target):
         return f"{rows} rows of {points} points are split over threads"

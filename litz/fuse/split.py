@@ -31,7 +31,7 @@ from litz.ir.expr import (
 from litz.ir.index import ONE, coefficient, flat_index, product, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.product import kernel_product
-from litz.ir.program import Buffer, Kernel, Phase, Store, loads
+from litz.ir.program import Buffer, Kernel, Phase, Store, loads, shared_phase
 from litz.ir.sizes import is_multiple, is_polynomial, named, rounded_up
 from litz.ir.stored import guarded
 from litz.target import Target
@@ -68,6 +68,8 @@ def split_reduction(kernel: Kernel, target: Target) -> list[Kernel]:
     tasks = rows if _along_rows(phase) else -(-rows // together)
     if not few_rows(tasks, rows * points // max(tasks, 1), target):
         return [kernel]
+    if target.shares_rows and shared_phase(kernel) is not None:
+        return [kernel]  # programs share its rows in one launch
     most = max(MOST_PIECES, target.most_pieces)
     cut = cut_axes(phase.inner, min(most, rows * points // (tasks * PIECE)))
     # The last piece may be cut short: sums leave out what is not there, stores cannot.

@@ -12,8 +12,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from litz.ir.program import Origin
-from litz.ir.scheduled import Choice
+from litz.ir.scheduled import Choice, Tiling
 
+# How a GPU computes a product: a program a tile, operands loaded by threads; the same, operands
+# copied by the GPU's engine for that where they lie as it needs; and as many programs as run at
+# once, which take tile after tile.
+FORMS = ("TILES", "DESCRIPTORS", "PERSISTENT")
 # Whom a product's choice concerns if it names no node: every product of a small program.
 ANY = ""
 
@@ -34,14 +38,22 @@ class _Short:
 @dataclass(frozen=True, repr=False)
 class ProductChoice(_Short):
     """Who computes a matrix product and how: LITZ as blocks in registers, ATEN as a call, LOOP as a
-    reduction like others, for which nothing is packed."""
+    reduction like others, for which nothing is packed. On a GPU a `form` makes it ours, in tiles of
+    `height` x `width` sums; without one it is whose the rules say."""
 
     backend: str = "LITZ"
     block: int | None = None  # rows of a block
     vectors: int | None = None  # of columns, in a block and a panel
     chunk: int | None = None  # rows of a task
+    stretch: int | None = None  # steps of the sum that all blocks of a task pass along; 0 is all
     slices: int | None = None  # of the sum, which run side by side
     fused: bool = True  # what follows it is part of its kernel
+    form: str | None = None  # one of FORMS
+    height: int | None = None
+    width: int | None = None
+    step: int | None = None  # points of the sum that are loaded together
+    warps: int | None = None
+    stages: int | None = None  # steps that are under way
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,6 +75,7 @@ class Choices:
 
     products: Mapping[str, ProductChoice] = field(default_factory=dict)
     kernels: Mapping[str, LoopChoice] = field(default_factory=dict)
+    tilings: Mapping[str, Tiling] = field(default_factory=dict)  # a GPU's kernels, by name
 
     def of_product(self, origins: Iterable[Origin]) -> ProductChoice:
         """The choice about the product that has one of these origins."""

@@ -41,6 +41,11 @@ class DType:
         return F32 if self.is_half else self
 
     @property
+    def accumulator(self) -> DType:
+        """The type in which a reduction along a GPU's lanes is carried: truth is counted."""
+        return I32 if self.kind == "b" else self
+
+    @property
     def bits(self) -> int:
         return 8 * self.bytes
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.ir.dtypes import F32, F64, I32
+from litz.ir.dtypes import BF16, F16, F32, F64, I8, I32, DType
 from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
 from litz.ir.index import coefficient, flat_index, ravel, simplify_indices, unravel
 from litz.ir.program import Kernel, Loop, only_reduction
@@ -143,3 +143,54 @@ def stored_load(operand: Expr) -> Expr | None:
     more than that."""
     stored = operand.args[0] if operand.op == "cast" else operand
     return stored if stored.op == "load" else None
+
+
+# -- the operands of tensor cores ----------------------------------------------------------------
+
+
+# What tensor cores multiply, and the type of the sums they add it to.
+MULTIPLIED: dict[DType, DType] = {BF16: F32, F16: F32, F32: F32, I8: I32}
+
+
+def multiplied(operand: Expr) -> Expr:
+    """What tensor cores take of an operand: they widen it themselves."""
+    return operand.args[0] if operand.op == "cast" else operand
+
+
+def multiplied_type(product: Product) -> DType | None:
+    """The type of both operands, if tensor cores take it."""
+    kinds = {multiplied(n).dtype for n in (product.left, product.right)}
+    found = kinds.pop()
+    fits = not kinds and MULTIPLIED.get(found) is product.node.dtype
+    return found if fits else None
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Where an operand lies: how far apart neighbours are along the batch, across (rows of the left
+    operand, columns of the right one) and along the sum; and where the first one is."""
+
+    start: int
+    batch: int
+    across: int
+    depth: int
+
+
+def matrix_of(product: Product, side: str) -> Matrix | None:
+    """Where the operand on a side lies, of a product over one axis each; None if it is no load or
+    not at even distances."""
+    node = stored_load(product.left if side == "left" else product.right)
+    if node is None:
+        return None
+    (across,) = product.rows if side == "left" else product.columns
+    rest = flat_index(node.buffer, node.index)
+    found: list[int] = []
+    for variable in (*product.batch[:1], across, product.depth):
+        parts = coefficient(rest, variable)
+        if parts is None or not parts[0].is_const:
+            return None
+        found.append(parts[0].number)
+        rest = parts[1]
+    if not rest.is_const:
+        return None
+    return Matrix(rest.number, *([] if product.batch else [0]), *found)

@@ -445,6 +445,24 @@ def only_reduction(kernel: Kernel) -> Expr | None:
     return nodes.pop()
 
 
+def reductions_of(phase: Phase) -> list[Expr]:
+    """The reductions of a phase, each once, in order."""
+    nodes = (n for s in phase.completing for n in walk(s.value) if n.op == "reduce")
+    return list(dict.fromkeys(nodes))
+
+
+def shared_phase(kernel: Kernel) -> Phase | None:
+    """The phase whose points several programs could share, if all others only need its results: a
+    reduction whose points do not depend on each other."""
+    first, *rest = kernel.phases
+    if not first.inner or any(p.inner for p in rest) or not reductions_of(first):
+        return None
+    nodes = walk(*(e for s in first.stores for e in (s.value, *s.index)))
+    if any(n.op == "scan" for n in nodes) or any(s.scatters for s in kernel.stores):
+        return None
+    return first
+
+
 def loads(*roots: Expr) -> list[Expr]:
     """The load nodes below the roots."""
     return [node for node in walk(*roots) if node.op == "load"]

@@ -19,7 +19,9 @@ from litz.ir.sizes import rounded_up, symbols
 @dataclass(frozen=True)
 class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums."""
+    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums. All
+    blocks of a task pass along `stretch` steps before the next ones, and then `most` rows of sums
+    wait at a time; with none, a block is summed to its end."""
 
     block: int
     width: int
@@ -30,6 +32,8 @@ class Blocking:
     depth: Expr  # a number, if a step takes several of it, or if there are taps
     group: int
     taps: int = 1
+    stretch: int = 0
+    most: int = 0
 
     @property
     def steps(self) -> Expr:
@@ -145,7 +149,12 @@ class Tiling:
     registers, whole; `ordered` says that where stores may meet, points come one after the other
     instead of all at once; `wide` says that places need 64 bits. A matrix product takes `depth`
     points of its sum a step, and tiles of columns pass by `together` tiles of rows at a time, so
-    that both stay in the cache."""
+    that both stay in the cache. With `programs`, there are no more of them than that, and each
+    takes one tile after the other. `descriptors` are the operands that the GPU's own engine copies,
+    tile by tile; `precision` is how tensor cores multiply f32. `online` says that one loop finds
+    the maximum of a long row and the sum of exponentials below it. The points of a row are shared
+    by `share` programs, `piece` points each; the last of them to end joins what they have.
+    `block_pointers` says that accesses at even steps are written as such."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -155,6 +164,13 @@ class Tiling:
     wide: bool = False
     depth: int = 0  # no matrix product
     together: int = 1
+    programs: int = 0
+    descriptors: tuple[str, ...] = ()  # among "left" and "right"
+    precision: str = ""
+    online: bool = True
+    share: int = 1
+    piece: int = 0
+    block_pointers: bool = False
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""
@@ -202,7 +218,10 @@ class ScheduledKernel(Generic[C]):
         a GPU."""
         if isinstance(self.choice, Tiling):
             sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
-            return product(rounded_up(a.extent, block) for a, block in sizes)
+            tiles = product(rounded_up(a.extent, block) for a, block in sizes)
+            most = self.choice.programs
+            shared = product((tiles, integer(self.choice.share)))
+            return integer(min(most, tiles.number)) if most else shared
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:

@@ -15,6 +15,8 @@ from litz.ir.program import Buffer
 ERROR_FLAG, ARENA = 0, 1
 # A GPU's table goes on with the stream and the address of the driver's launch function.
 STREAM, LAUNCH = 2, 3
+# The workspace of kernels whose programs need memory of their own.
+SCRATCH = "scratch of programs"
 # Elements of each parameter that are remembered, to see a change that torch does not count.
 SAMPLES = 32
 
@@ -55,7 +57,8 @@ class Binary:
 @dataclass(frozen=True)
 class DeviceKernel:
     """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
-    the last one is the error flag if `checks`."""
+    the last one is the error flag if `checks`. If it `rounds` inside, no two operations may be
+    joined to one that rounds once."""
 
     name: str
     text: str
@@ -64,13 +67,18 @@ class DeviceKernel:
     warps: int
     stages: int
     checks: bool = False
+    scratch: int = 0  # bytes of memory for each program
+    rounds: bool = False
 
 
 @dataclass(frozen=True)
 class DeviceSource:
     """The kernels of a graph, each once, and the text of the native functions that launch them.
     `names[k]` is the kernel of step k; `handles` is the table entry of each kernel's handle, behind
-    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads."""
+    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads; one
+    of them, SCRATCH, is what kernels with scratch share: they run one after the other;
+    `arguments[k]` are the names of the buffers that step k is given; `counters` names those that
+    hold zeros before and after each launch."""
 
     kernels: tuple[DeviceKernel, ...]
     text: str
@@ -79,6 +87,8 @@ class DeviceSource:
     layout: dict[str, int]
     handles: dict[str, int]
     workspaces: tuple[Buffer, ...] = ()
+    arguments: tuple[tuple[str, ...], ...] = ()
+    counters: frozenset[str] = frozenset()
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -18,7 +18,9 @@ import torch
 from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
 from litz.ir.index import ONE, coefficient, flat_index, floordiv, modulo, simplify_indices
+from litz.ir.product import MULTIPLIED
 from litz.ir.program import Buffer
+from litz.ir.sizes import is_known
 from litz.lower.dequantise import Narrow, narrow_operand
 from litz.lower.panels import in_panels, packed_panels
 from litz.lower.registry import NotGenerated, rule
@@ -27,6 +29,7 @@ from litz.lower.values import Lowering, View, element, positions
 # A product of fewer points is as quick in ATen, and a sum over fewer does not fill the pipes.
 FEWEST_POINTS = 1 << 12
 FLOATS = (F32, F64, BF16, F16)
+HALVES = (BF16, F16)
 SHORTEST_SUM = 16
 # Rows for which packing the right operand at each call pays: it costs about as much as the products
 # with six rows, and ATen packs as well. With fewer rows ATen reads it as it lies.
@@ -37,6 +40,9 @@ SHORTEST_SLICE = 512
 WORTH_A_SLICE = 2_000_000
 # Bytes between rows from which every one of them lies on pages of its own: packed, they do not.
 FAR_APART = 1 << 13
+# Columns from which a left operand whose steps are far apart is copied: 2048 x 2048 x 2048 gains a
+# twentieth by it, 2048 x 512 x 512 loses a seventh.
+MANY_COLUMNS = 1024
 
 
 @rule("mm", "bmm", "_int_mm")
@@ -79,7 +85,11 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
         _check(low, a, b)
     if alone or not low.target.panels:
         operands = a.at((*batch, i, k)), b.at((*batch, k, j))
-        _emit(low, target, (*batch, i, j), operands, k)
+        slices = low.product_choice.slices or 1
+        if slices == 1 or batch or not k.extent.is_const or k.extent.number % slices:
+            _emit(low, target, (*batch, i, j), operands, k)
+        else:
+            _emit_slices(low, target, (i, j, k), operands, slices)
         return
     if not batch and target.dtype.compute is F32 and k.extent.is_const:
         width = low.panel_columns(F32.bytes, b.shape[-1].number)
@@ -88,7 +98,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
             emit_narrow(low, target, a, narrow, (i, j, k))
             return
     right, group = _right(low, a, b, (*batch, k, j))
-    left = _left(low, a, group).at((*batch, i, k))
+    left = _left(low, a, group, b.shape[-1].number).at((*batch, i, k))
     slices = 1 if batch or not k.extent.is_const else _slices(low, target, k.extent.number, group)
     if slices == 1:
         _emit(low, target, (*batch, i, j), (left, right), k)
@@ -135,7 +145,7 @@ def emit_narrow(
 ) -> None:
     """The same with a weight that stays narrow; its scale comes behind the sum."""
     i, j, k = place
-    left = _left(low, a, 1).at((i, k))
+    left = _left(low, a, 1, target.shape[-1].number).at((i, k))
     if narrow.scale is None:
         _emit(low, target, (i, j), (left, narrow.value), k)
         return
@@ -152,14 +162,14 @@ def _emit(
 
 
 def _check(low: Lowering, a: View, b: View) -> None:
+    if low.config.max_autotune_gemm_backends == "ATEN" or low.product_choice.backend == "ATEN":
+        raise NotGenerated("max_autotune_gemm_backends names ATEN alone, or ATen is quicker")
+    if not low.target.panels:
+        _check_device(low, a, b)
     rows, columns = a.shape[-2].hint, b.shape[-1].number
     # A sum of symbolic length takes one number a step, as floats alone do.
     depth = a.shape[-1].hint if a.dtype in (F32, F64) else a.shape[-1].number
-    if low.config.max_autotune_gemm_backends == "ATEN" or low.product_choice.backend == "ATEN":
-        raise NotGenerated("max_autotune_gemm_backends names ATEN alone, or ATen is quicker")
-    if rows > low.target.product_rows:
-        raise NotGenerated("products of so many rows are the library's on this target")
-    in_fours = a.dtype is I8 and low.target.dot_group("i8", "i8") > 1
+    in_fours = a.dtype is I8 and (low.target.dot_group("i8", "i8") > 1 or not low.target.panels)
     if b.dtype is not a.dtype or not (in_fours or a.dtype in FLOATS):
         raise NotGenerated("a product of this type")
     if rows * depth * columns < FEWEST_POINTS or depth < SHORTEST_SUM:
@@ -169,8 +179,6 @@ def _check(low: Lowering, a: View, b: View) -> None:
         raise NotGenerated("a product with fewer columns than lanes")
     if len(a.shape) == 3 and a.shape[0] is not ONE and a.shape[-2] is ONE:
         raise NotGenerated("a batch of single rows: each reads a matrix of its own once")
-    if not low.target.panels:
-        _check_device(a, b, rows)
 
 
 # -- the right operand -------------------------------------------------------------------------
@@ -195,13 +203,22 @@ def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Ex
     return b.at(place), 1
 
 
-def _check_device(a: View, b: View, rows: int) -> None:
-    """Where nothing is packed, operands must lie as a tile reads them."""
+def _check_device(low: Lowering, a: View, b: View) -> None:
+    """Where nothing is packed, the library computes what has more than a few rows, unless timing or
+    the user says else; and operands must lie as a tile reads them."""
+    rows = a.shape[-2].hint
+    alone = "ATEN" not in low.config.max_autotune_gemm_backends
+    ours = alone or low.product_choice.form is not None
+    if rows > low.target.product_rows and not ours:
+        raise NotGenerated("products of so many rows are the library's on this target")
+    if rows > 1 and not is_known(*a.shape, *b.shape):
+        raise NotGenerated("a product of sizes that only a call knows")
     place = positions(b.shape)
     near, far = _steps(b.at(place), place)
     if rows == 1 and far != 1:
         raise NotGenerated("a right operand whose columns do not lie together")
-    if rows > 1 and (1 not in (near, far) or a.dtype not in (BF16, F16)):
+    few = rows <= low.target.product_rows
+    if rows > 1 and (1 not in (near, far) or a.dtype not in (HALVES if few else MULTIPLIED)):
         raise NotGenerated("operands that tensor cores do not take as they lie")
 
 
@@ -217,14 +234,18 @@ def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:
 # -- the left operand --------------------------------------------------------------------------
 
 
-def _left(low: Lowering, a: View, group: int) -> View:
+def _left(low: Lowering, a: View, group: int, columns: int) -> View:
     """The left operand as the kernel reads it: numbers one by one, in the type of the sums, or in
-    groups of neighbours. What lies otherwise is copied: each element is read once a panel."""
+    groups of neighbours. What lies otherwise is copied: each element is read once a panel. The rows
+    of a block may be neighbours instead of the steps, as they are in the gradient of a weight,
+    unless steps are so far apart and panels so many that a copy is soon paid for."""
     if group == 1 and a.dtype.compute is not a.dtype:
         return _copied(low, a, a.dtype.compute)
     place = positions(a.shape)
-    near, _ = _steps(a.at(place), place)
-    return a if near == 1 else _copied(low, a, a.dtype)
+    near, far = _steps(a.at(place), place)
+    dear = near * a.dtype.bytes >= FAR_APART and columns >= MANY_COLUMNS
+    as_it_lies = near == 1 or (group == 1 and far == 1 and not dear)
+    return a if as_it_lies else _copied(low, a, a.dtype)
 
 
 def _copied(low: Lowering, a: View, dtype: DType) -> View:

@@ -16,10 +16,11 @@ from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
 from litz.runtime.cuda import Cuda
-from litz.runtime.cudagraphs import replayed
+from litz.runtime.cudagraphs import alone, replayed
 from litz.runtime.device_graph import DeviceGraph
 from litz.runtime.graph import CompiledGraph
 from litz.runtime.graph_policy import ON_THE_CPU, for_size, policy_of, require
+from litz.runtime.parts import in_parts
 from litz.target import Target
 from litz.trace import stage
 
@@ -39,9 +40,17 @@ def link(
     device = Cuda(torch.device(target.device).index or 0)
     graph = DeviceGraph(plan, source, binary, constants, device, config)
     require(graph.policy, config)
-    if graph.policy.whole:
-        graph.call = replayed(graph)
+    recorded(graph, constants)
     return graph
+
+
+def recorded(graph: DeviceGraph, constants: dict[str, torch.Tensor]) -> None:
+    """Make its calls replays, as far as its policy says."""
+    if not graph.policy.recorded:
+        return
+    whole = graph.policy.whole and not graph.policy.shows_inputs
+    replay = replayed(graph) if whole else in_parts(graph, constants)
+    graph.call = alone(replay, graph.call, graph.device.stream)
 
 
 __all__ = ["ON_THE_CPU", "CompiledGraph", "DeviceGraph", "for_size", "link", "policy_of"]

@@ -82,6 +82,10 @@ class Cuda:
         """The stream that torch works on."""
         return self._stream(self.index)
 
+    def is_recording(self) -> bool:
+        """Whether what is launched now becomes part of a CUDA graph of torch's."""
+        return bool(torch.cuda.is_current_stream_capturing())
+
     def flag(self) -> torch.Tensor:
         """An integer that kernels can write and we can read without waiting for them."""
         return torch.zeros(1, dtype=torch.int32, device="cpu").pin_memory()

@@ -18,6 +18,7 @@ and a number of the CPU's is brought over. For x + 1:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-def
 from litz.config import Config
 from litz.ir.program import Buffer, Plan, ViewArg, written
 from litz.ir.source import ARENA, STREAM, DeviceSource
+from litz.runtime.counters import Counters
 from litz.runtime.entry import Entry, Segments
 from litz.runtime.launches import Launches
 from litz.runtime.steps import numbers, torch_dtype
@@ -34,14 +36,18 @@ ALIGNMENT = 16  # bytes; what Triton was told of every pointer
 
 
 class DeviceEntry(Entry):
-    """Writes the function for a graph on `device`."""
+    """Writes the function for a graph on `device`, or for a part of one: `unused` are workspaces
+    of kernels in other parts, and `arena` gives what all parts share."""
 
     def __init__(
         self, plan: Plan, source: DeviceSource, segments: Segments,
         constants: dict[str, torch.Tensor], device: Any, config: Config,
+        arena: Callable[[], torch.Tensor] | None = None, unused: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         super().__init__(plan, source, segments, constants, None, config)
-        self.workspaces, self.device = source.workspaces, device
+        self.shared, self.device = arena, device
+        self.workspaces = [b for b in source.workspaces if b.name not in unused]
+        self.counters = source.counters
         self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
         self.names.update(aligned=aligned, reinterpret=_reinterpret_tensor, stream=device.stream)
         self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type
@@ -56,8 +62,7 @@ class DeviceEntry(Entry):
         """The function `call(args)`."""
         self.lines.append(f"table[{STREAM}] = stream()")
         if self.plan.arena_bytes:
-            kind = self._name("dtype", torch.uint8)
-            self.lines.append(f"arena = empty(({self.plan.arena_bytes},), (1,), {kind})")
+            self.lines.append(self._arena_line())
             self.lines.append(f"table[{ARENA}] = arena.data_ptr()")
         self._inputs()
         for name, tensor in self.constants.items():
@@ -69,7 +74,10 @@ class DeviceEntry(Entry):
                 self._point(name)
         self._outputs_to_allocate()
         for buffer in self.workspaces:
-            self._allocate(buffer, "w")
+            if buffer.name in self.counters:
+                self._count(buffer)
+            else:
+                self._allocate(buffer, "w")
         self._body()
         for buffer in self._inputs_to_write_back():
             self.lines.append(f"give_{self.local[buffer.name]}()")
@@ -89,6 +97,13 @@ class DeviceEntry(Entry):
             *(f"    {line}" for line in self.lines),
             "finally:", "    give_back(space)",
         ]  # fmt: skip
+
+    def _arena_line(self) -> str:
+        if self.shared is not None:
+            self.names["shared"] = self.shared
+            return "arena = shared()"
+        kind = self._name("dtype", torch.uint8)
+        return f"arena = empty(({self.plan.arena_bytes},), (1,), {kind})"
 
     def _alignment(self, buffer: str) -> int:
         return ALIGNMENT
@@ -113,8 +128,9 @@ class DeviceEntry(Entry):
                 take = f"{name}, give_{name} = borrowed({name})"
             else:
                 take = f"{name} = aligned({name})"
-            self.lines.append(f"if {name}.data_ptr() % {ALIGNMENT}: {take}")
-            self._point(buffer.name)
+            entry = self.source.layout[buffer.name]
+            self.lines.append(f"table[{entry}] = p = {name}.data_ptr()")
+            self.lines.append(f"if p % {ALIGNMENT}: {take}; table[{entry}] = {name}.data_ptr()")
 
     def _point(self, buffer: str) -> None:
         """Put a tensor's address into the table; a number of the CPU's is brought over first."""
@@ -133,6 +149,13 @@ class DeviceEntry(Entry):
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         self.local[buffer.name] = name = f"{letter}{len(self.local)}"
         self.lines.append(f"{name} = empty({sizes}, {strides}, {dtype})")
+        self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
+
+    def _count(self, buffer: Buffer) -> None:
+        """Counters that are zero, of the stream at hand."""
+        counters = self._name("counters", Counters(buffer.shape[0].number, self.device))
+        self.local[buffer.name] = name = f"w{len(self.local)}"
+        self.lines.append(f"{name} = {counters}(table[{STREAM}])")
         self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
 
     def _view(self, view: ViewArg) -> str:

@@ -15,7 +15,7 @@ import torch
 
 from litz.config import Config
 from litz.errors import DriverError, IndexOutOfRange
-from litz.ir.program import Kernel, Plan
+from litz.ir.program import Plan
 from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource, Segment
 from litz.runtime.device_entry import DeviceEntry
 from litz.runtime.entry import bound
@@ -55,19 +55,19 @@ class DeviceGraph:
         self._fixed = fixed
         self._size = LAUNCH + 1 + len(source.layout) + 2 * len(source.handles)
         address = binary.launcher.address
-        segments = [self._segment(s, LAUNCHER(address[s.name])) for s in source.segments]
+        self.native = {s: LAUNCHER(address[s.name]) for s in source.segments}
+        segments = [self._segment(s, native) for s, native in self.native.items()]
         entry = DeviceEntry(plan, source, segments, constants, device, config)
         self.text = entry.text()
         self.free: list[Table] = []
-        self.call = self._written(entry.names)
+        self.call = self.written(self.text, entry.names)
         self._boxed_call = True
 
     def _segment(self, segment: Segment, native: Callable[[int], int]) -> Callable[..., int]:
         """A run of kernels: launched one by one, or as one where that is quicker."""
-        if len(segment.kernels) < FEWEST or not self.policy.runs or self.policy.whole:
+        if len(segment.kernels) < FEWEST or not self.policy.runs or self.policy.recorded:
             return native
-        body = [k for k in self.plan.graph.body if isinstance(k, Kernel)]
-        names = {b.name for k in segment.kernels for b in (*body[k].reads, *body[k].writes)}
+        names = {name for k in segment.kernels for name in self.source.arguments[k]}
         names |= {b.name for b in self.source.workspaces}
         used = [place for name, place in self.source.layout.items() if name in names]
         return Launches(native, (ARENA, *used), self._copied, self.device)
@@ -78,7 +78,8 @@ class DeviceGraph:
     def __call__(self, args: list[Any]) -> list[Any]:
         return self.call(args)
 
-    def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
+    def written(self, text: str, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
+        """The function of an entry's text."""
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
             "new_space": self._new_table, "check": self.check,
@@ -86,7 +87,7 @@ class DeviceGraph:
             "elsewhere": self.device.elsewhere,
             "mismatch": mismatch,
         }  # fmt: skip
-        return bound(self.text, scope)
+        return bound(text, scope)
 
     def _new_table(self) -> Table:
         return Table(self._fixed, self._size)

@@ -106,13 +106,13 @@ class Entry:
             self.local[name] = self._name("constant", tensor)
             self._point(name)
         if self.held is not None:
-            for name, tensor in self.held.tensors.items():
-                self.local[name] = self._name("held", tensor)  # every workspace knows its address
-            self.names["packed"] = self.held.packed
-            self.local |= {name: f"packed[{name!r}]" for name in self.held.packed}
-            if not self.final:
+            # The workspace knows their addresses.
+            self.local |= {b.name: f"held[{b.name!r}]" for b in self.graph.held}
+            if self.final:
+                self.names["held"] = self.held.sets[()].known
+            else:
                 given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
-                self.lines.append(f"refresh(address, ({given}))")
+                self.lines.append(f"held = refresh(space, ({given}))")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)

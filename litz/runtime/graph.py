@@ -38,7 +38,8 @@ class CompiledGraph:
             segments = timed_segments(plan, source, binary, config.debug)
         else:
             segments = segments_of(source, binary)
-        self.held = None if source.preparation is None else Held(plan, source, binary)
+        self.free: list[Workspace] = []
+        self.held = None if source.preparation is None else Held(plan, source, binary, self.free)
         if self.held is not None and self.held.is_final:
             self._prepare(constants)
         self.frozen = Frozen(frozen, config.freezing_discard_parameters) if frozen else None
@@ -46,7 +47,6 @@ class CompiledGraph:
         self.constants = list(entry.constants.items())
         self.text = entry.text()
         self.views = () if entry.symbols else tuple(entry.views)  # else `resize` makes them
-        self.free: list[Workspace] = []
         self.call = self._written(entry.names)
         self._boxed_call = True
 
@@ -69,11 +69,10 @@ class CompiledGraph:
         assert self.held is not None
         known = {b.name: constants[b.name] for b in self.plan.graph.constants}
         space = Workspace(self.plan, len(self.source.layout), (), huge=False)
-        space.hold(self.source.layout, self.held.tensors, self.held.seen.data_ptr())
         for name, tensor in known.items():
             if name in self.source.layout:
                 space.table[self.source.layout[name]] = tensor.data_ptr()
-        self.held.make(space.address, known)
+        self.held.make_final(space, known)
         if space.error.value:
             _fail(space)
 
@@ -81,7 +80,7 @@ class CompiledGraph:
         huge = self.config.cpp.huge_pages
         space = Workspace(self.plan, len(self.source.layout), self.views, huge)
         if self.held is not None:
-            space.hold(self.source.layout, self.held.tensors, self.held.seen.data_ptr())
+            self.held.enter(space)
         return space
 
 

@@ -1,11 +1,12 @@
-"""What of a graph is recorded as a CUDA graph: decided from its steps alone, no GPU is asked.
+"""What of a graph is recorded as CUDA graphs: decided from its steps alone, no GPU is asked.
 
 In: a `KernelGraph`, the name of its device, the config. Out: a `Policy`. With nothing in the way
-the whole graph is one recording. Otherwise it is split: runs of kernels between calls are recorded
-one by one, in the memory of each call, and the calls run as they are, with a reason that names the
-op in the way and the user's line. A number on the CPU that only kernels read is not in the way: it
-is brought over before a replay. Example: a sort on the CPU between two parts of a model gives
-`aten.sort.default works on cpu (aten.sort.default (model.py:3)); 2 runs of kernels recorded`.
+the whole graph is one recording. A step that cannot be recorded cuts the graph: what lies before
+it and behind it, kernels and calls alike, is recorded in parts of their own; the step runs as it
+is, and a reason names its op and the user's line. A number on the CPU that only kernels read is not
+in the way: it is brought over before a replay. Example: a sort on the CPU between two parts of a
+model gives `aten.sort.default works on cpu (aten.sort.default (model.py:3)); 2 parts of the graph
+are recorded`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ from litz.runtime.steps import op_of
 
 # Ops that wait for the GPU, or move data between it and the CPU.
 WAITING = frozenset({"_local_scalar_dense", "nonzero", "item", "equal", "_unique2", "unique_dim"})
+# Namespaces of ops that work on streams of their own.
+OTHER_STREAMS = {
+    "streams": "moves work to another stream",
+    "_c10d_functional": "communicates on a stream of its own",
+    "c10d_functional": "communicates on a stream of its own",
+    "c10d": "communicates on a stream of its own",
+}
 ON_THE_CPU = "CUDA graphs record GPU work; this graph runs on the CPU"
 
 
@@ -38,38 +46,67 @@ class Skip:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Neighbouring steps, from `first` to before `last`, that are recorded together or run as they
+    are."""
+
+    first: int
+    last: int
+    recorded: bool
+
+
+@dataclass(frozen=True)
 class Policy:
-    """How a graph is recorded: as a whole if it is asked for and nothing is in the way; else `runs`
-    of kernels, each from its first step to before its last. `brought` are the positions, among the
-    tensors that are given, of numbers on the CPU."""
+    """How a graph is recorded: as a whole if it is asked for and nothing is in the way; else in
+    `parts`. Where nothing is recorded, `runs` of kernels may be, each from its first step to before
+    its last. `brought` are the positions, among what is given, of numbers on the CPU;
+    `shows_inputs` says that an output is an input, or a view of one."""
 
     asked: bool
     skips: tuple[Skip, ...]
+    parts: tuple[Part, ...]
     runs: tuple[tuple[int, int], ...]
     brought: tuple[int, ...] = ()
+    shows_inputs: bool = False
 
     @property
     def whole(self) -> bool:
         return self.asked and not self.skips
 
     @property
+    def recorded(self) -> int:
+        """How many parts are recorded."""
+        return sum(p.recorded for p in self.parts)
+
+    @property
     def reasons(self) -> list[str]:
         """Why what was asked for is not done, one line for each thing in the way."""
         if not self.asked:
             return []
-        count = f"{len(self.runs)} run{'s' if len(self.runs) != 1 else ''} of kernels"
-        instead = f"{count} recorded" if self.runs else "it runs as it is"
+        instead = "it runs as it is"
+        if self.recorded:
+            many = "s of the graph are" if self.recorded > 1 else " of the graph is"
+            instead = f"{self.recorded} part{many} recorded"
+        elif self.runs:
+            count = f"{len(self.runs)} run{'s' if len(self.runs) != 1 else ''} of kernels"
+            instead = f"{count} recorded"
         return [f"{skip}; {instead}" for skip in dict.fromkeys(self.skips)]
 
 
 def policy_of(graph: KernelGraph, device: str, config: Config) -> Policy:
     """What is recorded, and what is in the way of more."""
-    flags = config.triton
-    skips = (*_in_config(config), *_in_steps(graph, device), *_in_borders(graph, device))
+    asked = config.triton.cudagraphs or config.triton.require_cudagraphs
+    everywhere = (*_in_config(config), *_in_kernels(graph, device), *_in_nothing(graph))
+    cuts = _cuts(graph, device)
+    skips = (*everywhere, *cuts.values())
+    parts = tuple(_parts(len(graph.body), cuts)) if asked and not everywhere else ()
     runs = tuple(_runs(graph)) if config.triton.launch_graphs else ()
-    inputs = [b for b in graph.inputs if isinstance(b, Buffer)]
-    brought = tuple(k for k, b in enumerate(inputs) if b.device != device)
-    return Policy(flags.cudagraphs or flags.require_cudagraphs, skips, runs, brought)
+    if not any(p.recorded for p in parts):
+        parts = ()
+    inputs = {k: b for k, b in enumerate(graph.inputs) if isinstance(b, Buffer)}
+    brought = tuple(k for k, b in inputs.items() if b.device != device)
+    shown = {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
+    return Policy(asked, skips, parts, runs, brought, not shown.isdisjoint(inputs.values()))
 
 
 def require(policy: Policy | None, config: Config) -> None:
@@ -93,53 +130,47 @@ def for_size(config: Config, count: int) -> Config:
     return replace(config, triton=replace(flags, cudagraphs=False))
 
 
+# -- what is in the way ----------------------------------------------------------------------
+
+
 def _in_config(config: Config) -> Iterator[Skip]:
     if config.nan_asserts:
         yield Skip("nan_asserts looks at each result on the CPU before the next step")
 
 
-def _in_steps(graph: KernelGraph, device: str) -> Iterator[Skip]:
-    constants = set(graph.constants)  # brought over once, before anything is recorded
-    # A number of the CPU's that calls read has to stay there.
-    called = {b for step in graph.externs for b in (*read(step), *written(step))}
-    numbers = {b for b in graph.inputs if isinstance(b, Buffer)} - called
-    for step in graph.body:
-        used = [b for b in read(step) if b not in constants and b.device != device]
-        made = [b for b in written(step) if b.device != device]
-        if isinstance(step, Extern):
-            why = _in_extern(step, [*used, *made])
-        else:
-            why = _in_kernel([b for b in used if b not in numbers], made)
-        if why is not None:
-            yield Skip(why, step.origins[0] if step.origins else None)
-
-
-def _in_borders(graph: KernelGraph, device: str) -> Iterator[Skip]:
-    """What about inputs and outputs is in the way."""
-    inputs = {b for b in graph.inputs if isinstance(b, Buffer)}
-    for buffer in sorted(inputs, key=lambda b: b.name):
-        steps = zip(buffer.shape, buffer.strides, strict=True)
-        if any(n.number > 1 and s.number == 0 for n, s in steps):
-            yield Skip(f"input {buffer} has elements that share memory")
-    for output in graph.outputs:
-        if isinstance(output.value, ViewArg) and output.value.buffer in inputs:
-            yield Skip(f"an output shares memory with input {output.value.buffer}")
-        elif isinstance(output.value, ViewArg) and output.value.buffer.device != device:
-            yield Skip(f"an output lies on {output.value.buffer.device}")
+def _in_nothing(graph: KernelGraph) -> Iterator[Skip]:
     if not graph.body:
         yield Skip("there is no work in it")
 
 
-def _in_kernel(used: list[Buffer], made: list[Buffer]) -> str | None:
-    if made:
-        return f"a kernel writes {made[0]} on {made[0].device}"
-    return f"a kernel reads {used[0]}, which is made on {used[0].device}" if used else None
+def _in_kernels(graph: KernelGraph, device: str) -> Iterator[Skip]:
+    """Kernels run between calls in one piece: one that cannot be recorded stops all of them."""
+    for step in graph.kernels:
+        for buffer in (b for b in written(step) if b.device != device):
+            why = f"a kernel writes {buffer} on {buffer.device}"
+            yield Skip(why, step.origins[0] if step.origins else None)
+
+
+def _cuts(graph: KernelGraph, device: str) -> dict[int, Skip]:
+    """The calls that cannot be recorded, by their place."""
+    constants = set(graph.constants)  # they never change: what was recorded stays true
+    found: dict[int, Skip] = {}
+    for place, step in enumerate(graph.body):
+        if isinstance(step, Extern):
+            used = [b for b in read(step) if b not in constants]
+            away = [b for b in (*used, *written(step)) if b.device != device]
+            why = _in_extern(step, away)
+            if why is not None:
+                found[place] = Skip(why, step.origins[0] if step.origins else None)
+    return found
 
 
 def _in_extern(step: Extern, away: list[Buffer]) -> str | None:
     namespace, name = step.target.split(".")[:2]
     if namespace == "higher_order":
         return f"{name} decides on the CPU what runs next"
+    if namespace in OTHER_STREAMS:
+        return f"{step.target} {OTHER_STREAMS[namespace]}"
     if name in WAITING:
         return f"{step.target} waits for the GPU"
     tags = getattr(op_of(step), "tags", ())
@@ -148,6 +179,25 @@ def _in_extern(step: Extern, away: list[Buffer]) -> str | None:
     if torch.Tag.cudagraph_unsafe in tags:
         return f"{step.target} is marked as unsafe for CUDA graphs"
     return f"{step.target} works on {away[0].device}" if away else None
+
+
+# -- parts -----------------------------------------------------------------------------------
+
+
+def _parts(count: int, cuts: dict[int, Skip]) -> Iterator[Part]:
+    """Steps between cuts are recorded, unless they are too few to be worth it; neighbours that are
+    not recorded are one part."""
+    first = 0  # of what is not recorded and not given out yet
+    start = 0  # of what may be recorded
+    for place in (*cuts, count):
+        if place - start >= FEWEST or (place > start and not cuts):
+            if start > first:
+                yield Part(first, start, recorded=False)
+            yield Part(start, place, recorded=True)
+            first = place
+        start = place + 1
+    if first < count:
+        yield Part(first, count, recorded=False)
 
 
 def _runs(graph: KernelGraph) -> Iterator[tuple[int, int]]:

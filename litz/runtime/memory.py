@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
@@ -70,6 +71,7 @@ class Workspace:
         self.table[ARENA] = self.arena.data_ptr()
         self.sizes: tuple[int, ...] | None = None  # the symbols of the last call, in order
         self.huge = huge
+        self.held: Any = None  # the set of what is held of parameters that the table points to
         self.views = [self._view(plan, v) for v in views]
 
     def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], seen: int) -> None:

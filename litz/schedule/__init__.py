@@ -23,7 +23,7 @@ from litz.schedule.flatten import flatten_buffers
 from litz.schedule.local import settle_scratch
 from litz.schedule.past import written_past
 from litz.schedule.product import schedule_product
-from litz.schedule.tile import spread_scatter, tile_axes
+from litz.schedule.tile import shared_parts, spread_scatter, tile_axes
 from litz.schedule.variants import with_variants
 from litz.schedule.vectorize import vectorize
 from litz.schedule.window import schedule_windows
@@ -39,7 +39,7 @@ def schedule(
     """In the target's way: lanes and threads for a CPU, tiles for a GPU. `fresh` names the buffers
     that lie in memory of ours."""
     if target.kind == "cuda":
-        return _tiled(kernel, target, config)
+        return _tiled(kernel, target, config, choices)
 
     def scheduled(each: Kernel) -> ScheduledKernel[Choice]:
         return _vectorized(each, target, config, fresh, choices)
@@ -47,10 +47,12 @@ def schedule(
     return with_variants(scheduled(kernel), kernel, config.multi_kernel_hints, scheduled)
 
 
-def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Tiling]:
+def _tiled(
+    kernel: Kernel, target: Target, config: Config, choices: Choices
+) -> ScheduledKernel[Tiling]:
     """flatten, split, order, merge, name, tile, settle scratch."""
     flat, arguments = flatten_buffers(kernel)
-    product = dot_tiles(flat, target)
+    product = dot_tiles(flat, target, choices.of_product(kernel.origins))
     if product is not None:
         return ScheduledKernel(product[0], arguments, product[1], _steps(kernel, product[0]))
     whole = split_axes(spread_scatter(flat, config))
@@ -58,10 +60,12 @@ def _tiled(kernel: Kernel, target: Target, config: Config) -> ScheduledKernel[Ti
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
     tiled, choice = tile_axes(named, target, config)
+    choice = choices.tilings.get(kernel.name, choice)
     settled, placed = settle_scratch(tiled, choice.row, len(arguments))
     # Memory behind scratch that registers cannot hold has no name in the plan: it gets one here.
+    placed += shared_parts(settled, choice, len(arguments) + len(placed))
     arguments += tuple(replace(b, name=f"{kernel.name}_{b.name}") for b in placed)
-    return ScheduledKernel(settled, arguments, choice, _steps(kernel, tiled))
+    return ScheduledKernel(settled, arguments, choice, (*_steps(kernel, tiled), *_shares(choice)))
 
 
 def _vectorized(
@@ -107,6 +111,7 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     assert blocking is not None
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
+    blocks += f", {blocking.stretch} steps at a time" if blocking.stretch else ""
     many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
     return (f"{many} of {size}: {blocks}",)
 
@@ -123,6 +128,12 @@ def _tiles(choice: Choice) -> tuple[str, ...]:
     size = f"{streaming.heads} heads of {streaming.rows} rows and {streaming.columns} columns"
     tiles = f"tiles of {streaming.tile} rows, blocks of {streaming.block} columns"
     return (f"attention of {size}: {tiles}",)
+
+
+def _shares(choice: Tiling) -> tuple[str, ...]:
+    if choice.share == 1:
+        return ()
+    return (f"{choice.share} programs share each row, {choice.piece} points each",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

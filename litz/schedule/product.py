@@ -26,8 +26,13 @@ ENOUGH_TASKS = 16
 MOST_CHUNKS = 8
 # Rows that could be done while a panel comes from the outer caches.
 PANEL_ROWS = 2
-# Floating-point operations worth waking a thread for.
-WORTH_A_THREAD = 2_000_000
+# Floating-point operations worth waking a thread for, and the rows that take no longer than a panel
+# takes to come from the outer caches.
+WORTH_A_THREAD = 1_000_000
+AS_MANY_ROWS = 4
+# Steps of a stretch are a multiple of those after which sums are put aside, so that what is added
+# to what does not depend on it.
+WHOLE_STRETCH = 256
 
 
 def schedule_product(
@@ -56,7 +61,12 @@ def schedule_product(
         return None
     taps = extent_of(found.taps)
     block = chosen.block or target.block_rows
-    fitting = target.l2_bytes // 2 // (max(depth.hint, 1) * _left_bytes(found))
+    waiting = target.l2_bytes // 16 // (width * found.node.dtype.bytes)  # rows of sums
+    stretch = _stretch(found, width, group, target, chosen.stretch)
+    if chosen.chunk is not None and chosen.chunk > waiting:
+        stretch = 0
+    whole = target.l2_bytes // 2 // (max(depth.hint, 1) * _left_bytes(found))
+    fitting = waiting if stretch else whole
     panels = -(-columns // width)
     if rows.is_const:
         chunk = integer(_chunk(batches.hint, rows.number, panels, fitting, block, target.threads))
@@ -64,10 +74,14 @@ def schedule_product(
         chunk = _chunk_of_any(rows, fitting, batches.hint * panels, block)
     if chosen.chunk is not None:
         chunk = integer(-(-chosen.chunk // block) * block)  # a chunk ends with a whole block
+    most = -(-waiting // block) * block if stretch else 0
     block = min(block, rows.number) if rows.is_const else block
-    blocking = Blocking(block, width, chunk, batches, rows, columns, depth, group, taps)
-    work = 2 * min(chunk.hint, rows.hint) * min(width, columns) * depth.hint * taps
-    worth = max(WORTH_A_THREAD // max(work, 1), 1)
+    blocking = Blocking(
+        block, width, chunk, batches, rows, columns, depth, group, taps, stretch, most
+    )
+    passing = max(min(chunk.hint, rows.hint), AS_MANY_ROWS)
+    work = 2 * passing * min(width, columns) * max(depth.hint, 1) * taps
+    worth = max(WORTH_A_THREAD // work, 1)
     points = chunk if depth.is_const else product((chunk, depth))
     return Choice(lanes, last, 1, 1, worth, product=blocking, points=points)
 
@@ -78,6 +92,24 @@ def _has_short_rows(product: Product, target: Target) -> bool:
     if step is None or step < 0:
         return False
     return step * product.depth.extent.number * product.node.dtype.bytes <= target.l1_bytes
+
+
+def _stretch(
+    product: Product, width: int, group: int, target: Target, chosen: int | None
+) -> int:  # fmt: skip
+    """Steps of a sum that all blocks of a task pass along before the next ones: as many as have
+    their part of the panel in an eighth of the second cache. None if that is all, or if one block
+    is: the panel is then read once anyway; nor of a sum of symbolic length."""
+    extent, rows = product.depth.extent, count_of(product.rows)
+    if not extent.is_const:
+        return 0
+    depth = extent.number
+    if product.taps or depth % group or (rows.is_const and rows.number <= target.block_rows):
+        return 0
+    if chosen is None:
+        chosen = target.l2_bytes // 8 // (width * product.node.dtype.bytes)
+    stretch = -(-chosen // WHOLE_STRETCH) * WHOLE_STRETCH
+    return stretch if stretch < depth // group else 0
 
 
 def _left_bytes(product: Product) -> int:

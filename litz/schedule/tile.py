@@ -9,17 +9,26 @@ tiles of 32 x 32; its rows and columns are axes y and x.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 
 from litz.config import Config
 from litz.ir.dtypes import BF16, F16, F32, F64, I32, I64, DType
-from litz.ir.expr import Expr, axis, extent_of, walk
-from litz.ir.index import floordiv, modulo
+from litz.ir.expr import Expr, axis, extent_of, integer, walk
+from litz.ir.index import ONE, floordiv, modulo
 from litz.ir.ops import REDUCTIONS
-from litz.ir.program import Kernel, Phase, exprs_of, loads
-from litz.ir.scheduled import Tiling, power_of_two
+from litz.ir.program import (
+    Buffer,
+    Kernel,
+    Phase,
+    exprs_of,
+    loads,
+    reductions_of,
+    shared_phase,
+)
+from litz.ir.scheduled import ScheduledKernel, Tiling, power_of_two
 from litz.schedule.axes import Axes, replace_axes, stride_along
 from litz.target import Target
 
@@ -44,6 +53,15 @@ POINTS_A_POINTWISE_WARP = 512
 ROW_WARPS = 4
 POINTS_A_SHORT_ROW_WARP = 512
 POINTS_A_ROW_WARP = 1024
+# Points of a tile that are worth a program, where programs share rows.
+SHARED_POINTS = 1 << 13
+# Candidates: the most points a program takes, and a thread; loads that are under way ahead of use.
+MOST_POINTS = 1 << 15
+MOST_POINTS_A_THREAD = 64
+MOST_WARPS = 32
+AHEAD = (2, 3)
+# Neighbours that are timed unless more is asked for.
+FEW_CANDIDATES = 2
 # Places from here on need 64 bits; masked lanes may lie a tile beyond the last element.
 FAR = 2**31 - 2**20
 NAMES = ("z", "y", "x")
@@ -84,7 +102,14 @@ def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, T
     whole = folded(kernel, [g for g in groups if g])
     tiling = _reduction(whole, target) if rows else _pointwise(whole, target)
     ordered = any(s.scatters for s in kernel.stores) and _ordered(kernel, config)
-    return whole, replace(tiling, ordered=ordered, wide=is_far(whole))
+    tiling = _shared(whole, tiling, target)
+    return whole, replace(
+        tiling,
+        ordered=ordered,
+        wide=is_far(whole),
+        online=config.online_softmax,
+        block_pointers=config.triton.use_block_ptr,
+    )
 
 
 # -- axes ------------------------------------------------------------------------------------
@@ -186,7 +211,7 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         return replace(_pointwise(kernel, target), row=1)
     if rows > 1 and _across(kernel):
         block = min(power_of_two(rows), COLUMNS)
-        while block > 16 and rows < block * target.threads:
+        while block > 16 and rows < block * target.threads and not _may_share(kernel, target):
             block //= 2
         row = min(power_of_two(longest), max(ACROSS_TILE // block, 1))
         return Tiling((block,) * len(kernel.outer), row, warps=min(_warps(block * row), ROW_WARPS))
@@ -201,6 +226,55 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
         short = min(ROW_WARPS, _warps(block * row, POINTS_A_SHORT_ROW_WARP))
         warps = min(warps, max(short, _warps(block * row, POINTS_A_ROW_WARP)))
     return Tiling((block,) * len(kernel.outer), row, warps=warps)
+
+
+def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
+    """Few long rows in pieces, a program each: how many follows from the sizes, so that a sum is
+    the same on any machine."""
+    phase = shared_phase(kernel)
+    if phase is None or not _may_share(kernel, target) or tiling.row == 1:
+        return tiling
+    points = extent_of(phase.inner)
+    sizes = zip(kernel.outer, tiling.blocks, strict=True)
+    tiles = math.prod(-(-a.extent.number // n) for a, n in sizes)
+    pieces = min(target.most_pieces, math.prod(tiling.blocks) * points // SHARED_POINTS)
+    if tiles >= target.few_rows or pieces < 2:
+        return tiling
+    row = min(tiling.row, REDUCED_TILE)
+    piece = -(-points // (pieces * row)) * row
+    return replace(tiling, row=row, piece=piece, share=-(-points // piece))
+
+
+def _may_share(kernel: Kernel, target: Target) -> bool:
+    """Whether programs may share rows: if that is wanted, or if nothing else splits them, since a
+    place in the row is asked for."""
+    phase = shared_phase(kernel)
+    if phase is None:
+        return False
+    return target.shares_rows or any(
+        REDUCTIONS[n.attr[0]].gives_index for n in reductions_of(phase)
+    )
+
+
+def shared_parts(kernel: Kernel, tiling: Tiling, first: int) -> tuple[Buffer, ...]:
+    """What programs that share rows leave for the last of them, as arguments from number `first`
+    on: each one's part of each reduction, with its place where that is asked for; and last, how
+    many have ended."""
+    phase = shared_phase(kernel) if tiling.share > 1 else None
+    if phase is None:
+        return ()
+    kinds: list[DType] = []
+    for node in reductions_of(phase):
+        kinds.append(node.args[0].dtype.accumulator)
+        if REDUCTIONS[node.attr[0]].gives_index:
+            kinds.append(I64 if tiling.wide else I32)
+    rows = math.prod(a.extent.number for a in kernel.outer)
+    counts = [rows * tiling.share] * len(kinds) + [rows]
+    device = kernel.stores[0].buffer.device
+    return tuple(
+        Buffer(f"b{first + k}", kind, (integer(n),), (ONE,), device)
+        for k, (kind, n) in enumerate(zip([*kinds, I32], counts, strict=True))
+    )
 
 
 def _is_walked(kernel: Kernel, longest: int) -> bool:
@@ -245,3 +319,61 @@ def is_far(kernel: Kernel) -> bool:
     touched = [n.buffer for n in loads(*exprs_of(kernel))] + [s.buffer for s in kernel.stores]
     spans = [b.shape[0].number for b in touched] + [a.extent.number for a in kernel.outer]
     return max(spans, default=0) >= FAR
+
+
+# -- candidates ------------------------------------------------------------------------------
+
+
+def candidates(scheduled: ScheduledKernel[Tiling], wide: bool = False) -> list[Tiling]:
+    """Tilings worth timing: the rule's own, then its likeliest neighbours; all neighbours and
+    theirs if `wide`. A product has a space of its own."""
+    own = scheduled.choice
+    if own.depth:
+        return [own]
+    near = neighbours(scheduled, own)
+    found = {own: None, **dict.fromkeys(near if wide else near[:FEW_CANDIDATES])}
+    for tiling in near if wide else ():
+        found.update(dict.fromkeys(neighbours(scheduled, tiling)))
+    return list(found)
+
+
+def neighbours(scheduled: ScheduledKernel[Tiling], tiling: Tiling) -> list[Tiling]:
+    """Tilings one step away, the likeliest first. Each point is computed in the same way; only a
+    row that comes in blocks is added up in another order."""
+    kernel = scheduled.kernel
+    longest = max((extent_of(p.inner) for p in kernel.phases if p.inner), default=1)
+    looped = longest > tiling.row > 1
+    steps: list[Tiling] = []
+    for factor in (2, -2):
+        steps += [_scaled(tiling, k, factor, True) for k in range(len(tiling.blocks))]
+        steps += [replace(tiling, warps=_times(tiling.warps, factor))]
+        steps += [replace(tiling, row=_times(tiling.row, factor))] if looped else []
+        steps += [_scaled(tiling, k, factor, False) for k in range(len(tiling.blocks))]
+    steps += [replace(tiling, stages=n) for n in (1, *AHEAD)] if looped else []
+    fits = [t for t in steps if t != tiling and _fits(kernel, t, longest)]
+    return list(dict.fromkeys(fits))
+
+
+def _times(number: int, factor: int) -> int:
+    return number * factor if factor > 0 else number // -factor
+
+
+def _scaled(tiling: Tiling, side: int, factor: int, and_warps: bool) -> Tiling:
+    """A longer or shorter side, with as many points a thread, or with as many threads."""
+    blocks = tuple(_times(n, factor) if k == side else n for k, n in enumerate(tiling.blocks))
+    warps = _times(tiling.warps, factor) if and_warps else tiling.warps
+    return replace(tiling, blocks=blocks, warps=warps)
+
+
+def _fits(kernel: Kernel, tiling: Tiling, longest: int) -> bool:
+    """Whether no side is empty or mostly beyond the end, and every thread has something to do."""
+    if 0 in tiling.blocks or not tiling.row or not 1 <= tiling.warps <= MOST_WARPS:
+        return False
+    sizes = zip(kernel.outer, tiling.blocks, strict=True)
+    if any(n > power_of_two(a.extent.number) for a, n in sizes):
+        return False
+    if tiling.piece % tiling.row:  # a piece is whole blocks, or points would count twice
+        return False
+    row = min(tiling.row, power_of_two(longest))
+    points, threads = math.prod(tiling.blocks) * row, 32 * tiling.warps
+    return threads <= points <= min(MOST_POINTS, MOST_POINTS_A_THREAD * threads)

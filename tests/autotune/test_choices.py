@@ -114,6 +114,23 @@ def test_every_choice_gives_the_product(dtype: torch.dtype) -> None:
         assert (found.double() - exact).abs().max().item() <= allowed, choice
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_stretches_change_no_bit(dtype: torch.dtype) -> None:
+    """What is added to what does not depend on them; with edges of all three axes."""
+    torch.manual_seed(0)
+    target, config = host(), snapshot({})
+    for rows, depth, columns in ((13, 1030, 70), (300, 700, 33), (7, 2049, 64)):
+        graph, inputs, eager, exact = _product(rows, depth, columns, dtype)
+        results = []
+        for choice in (ProductChoice(stretch=n) for n in (0, 256, 512, 10_000)):
+            choices = Choices(products={ANY: choice})
+            variant = Variant(lower(graph, target, config, choices), choices)
+            results += callable_of(variant, target, config, inputs)()
+        allowed = 2 * (eager - exact).abs().max().item() + 1e-5
+        assert (results[0].double() - exact).abs().max().item() <= allowed
+        assert all(torch.equal(results[0], other) for other in results)
+
+
 def test_neighbours_compute_the_same() -> None:
     """Schedules that differ in one field, of a row reduction, a column reduction and a copy."""
     target, config = host(), snapshot({})

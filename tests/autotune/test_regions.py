@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from litz.autotune import tune
 from litz.autotune.regions import Region, regions
 from litz.autotune.trial import Variant, callable_of, inputs_of
 from litz.config import snapshot
 from litz.fuse import fuse
 from litz.ir.choices import NO_CHOICES
 from litz.lower import lower
-from litz.target import cuda, host
-from litz.trace import Trace
-from tests.stages import Stages, stages
+from litz.target import host
+from tests.stages import stages
 
 
 def _cut(function: Callable[..., Any], *inputs: torch.Tensor, static: int) -> list[Region]:
@@ -102,10 +99,3 @@ def test_what_is_made_of_parameters_comes_along() -> None:
     dtypes = {n.meta["val"].dtype for n in region.graph.nodes if n.op == "placeholder"}
     assert torch.int8 in dtypes
     _runs_as_written(region)
-
-
-def test_a_gpu_says_that_it_is_not_tuned() -> None:
-    made: Stages = stages(lambda x: x + 1, torch.randn(4))
-    target = replace(cuda((9, 0), 132), device="cpu")
-    found = tune(made.graph, target, snapshot({"max_autotune": True}), Trace())
-    assert not found.findings and "on the CPU alone" in found.decisions[0].reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -11,20 +12,23 @@ from litz.autotune.peak import Peak
 from litz.bench.agreement import Agreement
 from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Settings
+from litz.bench.gpu import Peaks, kind_of
 from litz.bench.results import OURS, Row
-from litz.bench.suites import SUITES, case_named, gemm
+from litz.bench.run import run
+from litz.bench.suites import SUITES, case_named, gemm, gpu
 from litz.bench.suites.gemm import PEAK, measure_peak
 from litz.bench.suites.kernels import KERNELS, SIZES, program
 from litz.bench.suites.scaling import FEW_OPS, OPS, SHAPES, many_ops
 from litz.bench.zoo import ZOO
 from litz.demo import AtenCounter
+from litz.errors import SuiteCannotRun
 from litz.fuzz.runs import Compiled
 
 MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
 # Cases with threads of their own are those of `kernels` again; layers have parameters.
-OTHERS = {*MODELS, "gemm", "conv", "train", "dynamic"}
+OTHERS = {*MODELS, "gemm", "conv", "train", "dynamic", "gpu"}
 SMALL = [case for case in QUICK if case.suite not in OTHERS and case.threads is None]
 
 
@@ -148,3 +152,38 @@ def test_nothing_is_the_graph_op_by_op_and_the_floor_is_not_even_that() -> None:
     built.args[0].zero_()
     assert torch.equal(built(results["nothing"]), built())
     assert not torch.equal(built(results["floor"]), built())
+
+
+def test_the_gpu_suite_says_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SuiteCannotRun, match="no CUDA device"):
+        run(["gpu"], [], Settings(against=("eager",), quick=True))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_gpu_suite_measures_every_way(training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this CPU: what only a GPU has (kernels by kind) is left out."""
+    monkeypatch.setattr(gpu, "peaks", lambda _: Peaks(1e10, 1e11))
+    monkeypatch.setattr(gpu, "_warm", lambda *_: "")
+    build = partial(gpu.program, "token", True, training, "cpu")
+    ways = gpu.TRAINING if training else gpu.INFERENCE[:2]
+    case = Case("gpu", "token", "", build, partial(gpu.measure, ways, "cpu"))
+    rows = case.measure(case, Settings(against=("eager",), seconds=0.05), lambda _: None)
+    assert [(r.variant, r.metric) for r in rows[:-1]] == [(w.variant, "call") for w in ways]
+    for row in rows[:-1]:
+        assert not row.missing and set(row.samples) == {"litz", "eager"}
+        assert row.facts["floor ms"] > 0
+    assert rows[-1].metric == "first call, cold" and set(rows[-1].samples) == {"litz"}
+
+
+def test_kernels_are_told_apart_by_name() -> None:
+    kinds = {
+        "litz_3_add_gelu": "generated",
+        "triton_poi_fused_add_0": "generated",
+        "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT": "gemm",
+        "void cublasLt::splitKreduce_kernel<32, 16>": "gemm",
+        "fmha_cutlassF_bf16_aligned_64x128_rf_sm80": "attention",
+        "sm80_xmma_fprop_implicit_gemm_bf16": "convolution",
+        "Memcpy DtoD (Device -> Device)": "other",
+    }
+    assert {name: kind_of(name) for name in kinds} == kinds

@@ -86,6 +86,97 @@ def written_to(q: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 
+def _attend(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+def _all() -> torch.Tensor:
+    return torch.ones(6, 6, dtype=torch.bool)
+
+
+def written_through_narrow(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    mask.narrow(1, 2, 4).fill_(False)
+    return _attend(q, mask)
+
+
+def written_through_diagonal(q: torch.Tensor) -> torch.Tensor:
+    mask = torch.zeros(6, 6)
+    mask.diagonal().fill_(3.0)
+    return _attend(q, mask)
+
+
+def written_through_select(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    mask.select(1, 0).fill_(False)
+    return _attend(q, mask)
+
+
+def written_through_chunk(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    mask.chunk(2, 1)[1].zero_()
+    return _attend(q, mask)
+
+
+def written_through_a_property(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    mask.T[1:3] = False
+    return _attend(q, mask)
+
+
+def written_by_an_overload(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    torch.ops.aten.fill_.Scalar(mask[:, 4:], False)
+    return _attend(q, mask)
+
+
+def viewed_by_an_overload(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    torch.ops.aten.slice.Tensor(mask, 1, 2, 6).fill_(False)
+    return _attend(q, mask)
+
+
+def written_by_out(q: torch.Tensor) -> torch.Tensor:
+    mask = torch.zeros(6, 6)
+    torch.add(torch.ones(6, 6), 1, out=mask)
+    return _attend(q, mask)
+
+
+def written_by_an_embedding(q: torch.Tensor) -> torch.Tensor:
+    table = torch.full((6, 6), 2.0)
+    F.embedding(torch.arange(2), table, max_norm=1.0)
+    return _attend(q, table - 2.0)
+
+
+@torch.library.custom_op("litz_test_masks::hide", mutates_args=("mask",))
+def hide(mask: torch.Tensor) -> None:
+    mask[:, 3:] = False
+
+
+@torch.library.custom_op("litz_test_masks::where", mutates_args=("mask",))
+def where(mask: torch.Tensor) -> None:
+    mask[:, 3:] = False
+
+
+def written_by_a_custom_op(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    hide(mask)
+    return _attend(q, mask)
+
+
+def written_by_a_namesake(q: torch.Tensor) -> torch.Tensor:
+    mask = _all()
+    torch.ops.litz_test_masks.where(mask)
+    return _attend(q, mask)
+
+
+def read_by_others(q: torch.Tensor) -> torch.Tensor:
+    row = torch.arange(6)
+    table = F.embedding(row, q[0, 0]) + torch.ops.aten.cos.default(row)[:, None]
+    q = q + table * row[:, None]
+    return _attend(q, row <= row[:, None])
+
+
 def not_square(q: torch.Tensor) -> torch.Tensor:
     mask = torch.ones(4, 6, dtype=torch.bool).tril()
     return F.scaled_dot_product_attention(q[:, :, :4], q, q, attn_mask=mask)
@@ -96,6 +187,10 @@ CASES = {
     everything: False, nothing_added: False, causal: True, causal_added: True,
     causal_shifted: True, shifted_twice: True, shifted_below_a_view: KEPT,
     shifted_afterwards: KEPT, barely_hidden: KEPT, window: KEPT, written_to: KEPT, not_square: KEPT,
+    written_through_narrow: KEPT, written_through_diagonal: KEPT, written_through_select: KEPT,
+    written_through_chunk: KEPT, written_through_a_property: KEPT, written_by_an_overload: KEPT,
+    viewed_by_an_overload: KEPT, written_by_out: KEPT, written_by_an_embedding: KEPT,
+    written_by_a_custom_op: KEPT, written_by_a_namesake: KEPT, read_by_others: True,
 }  # fmt: skip
 
 

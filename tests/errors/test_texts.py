@@ -8,6 +8,7 @@ import pytest
 
 from litz import errors
 from litz.errors import (
+    CaptureFailed,
     CompileFailed,
     CudaGraphsRefused,
     CustomPassFailed,
@@ -29,6 +30,7 @@ from litz.errors import (
     ScalarAssertion,
     SizeUnknown,
     StageFailed,
+    SuiteCannotRun,
     UnknownBenchmark,
     UnknownFlag,
     UnknownMode,
@@ -154,6 +156,10 @@ TEXTS: list[tuple[LitzError, str]] = [
         "Look at what this line computes, or set nan_asserts=False.",
     ),
     (
+        SuiteCannotRun("gpu", "torch finds no CUDA device here"),
+        "suite 'gpu' cannot run here: torch finds no CUDA device here. Choose another suite.",
+    ),
+    (
         ScalarAssertion("u0 <= 8 does not hold.", "aten._assert_scalar.default (model.py:3)"),
         "u0 <= 8 does not hold: aten._assert_scalar.default (model.py:3). "
         "Mend the data, or what the program says of it.",
@@ -163,6 +169,12 @@ TEXTS: list[tuple[LitzError, str]] = [
         "triton.require_cudagraphs: the graph cannot be recorded: "
         "cond decides on the CPU what runs next (model.py:3). "
         "Move that out of what is compiled, or set triton.cudagraphs instead.",
+    ),
+    (
+        CaptureFailed("operation not permitted when stream is capturing.\nMore."),
+        "CUDA could not record the graph: operation not permitted when stream is capturing. "
+        "Leave the call that the traceback shows out of what is compiled, tag it as "
+        "cudagraph_unsafe, or set triton.cudagraphs=False.",
     ),
     (
         InputMismatch("1", "f32[2, 3]", "f32[3, 2]"),

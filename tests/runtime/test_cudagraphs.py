@@ -7,30 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from litz.runtime.cudagraphs import MOST_RECORDINGS, WARM_UPS, Replayed
-
-
-class Tape:
-    """Records as CUDA does: a replay runs the call again, over the same inputs, into the same
-    outputs."""
-
-    def __init__(self) -> None:
-        self.recorded = self.replays = 0
-
-    def record(self, call: Any, args: list[Any]) -> Any:
-        self.recorded += 1
-        inputs = [t.as_strided(t.shape, t.stride()) for t in args]
-        before = [t.clone() for t in inputs]
-        outputs = call(list(inputs))
-        for t, old in zip(inputs, before, strict=True):
-            t.copy_(old)  # recording runs nothing
-
-        def replay() -> None:
-            self.replays += 1
-            for out, new in zip(outputs, call(list(inputs)), strict=True):
-                out.copy_(new)
-
-        return replay, outputs
+from litz.errors import CaptureFailed
+from litz.runtime.cudagraphs import MOST_RECORDINGS, WARM_UPS, Replayed, alone
+from tests.runtime.tape import Tape
 
 
 def _replayed(function: Any, updated: tuple[int, ...] = ()) -> tuple[Any, Tape]:
@@ -123,3 +102,70 @@ def test_a_number_of_the_cpu_is_brought_over_for_each_replay() -> None:
         number.fill_(k)  # where it lies, it stays
         assert (graph.call([x, number])[0] == k).all()
     assert set(graph.recordings[0].places) == {1} and tape.recorded == 1
+
+
+def test_an_expanded_input_is_copied_once() -> None:
+    graph, tape = _replayed(lambda x: [x + 1])
+    kept = []
+    for k in range(5):
+        x = torch.arange(4.0) + k
+        kept.append(x)
+        wide = x.expand(3, 4)
+        assert graph.call([wide])[0].equal(wide + 1)
+    assert tape.recorded == 1 and graph.moving == {0}
+
+
+def test_what_an_earlier_part_gives_is_used_where_it_lies() -> None:
+    """A recording follows the one whose output it was recorded with; none is copied."""
+    first, one = _replayed(lambda x: [x * 2])
+    tape = Tape()
+    second = Replayed(lambda args: [args[0] + 1], tape, (), lambda: None, (), None, (0,), (first,))
+    kept, inputs = [], []
+    for k in range(4 + WARM_UPS):
+        inputs.append(torch.full((3,), float(k)))
+        (middle,) = first.call([inputs[-1]])
+        kept.append((k, middle, second.call([middle])[0]))
+        del middle
+    assert all((m == 2 * k).all() and (y == 2 * k + 1).all() for k, m, y in kept)
+    assert one.recorded == 4 and tape.recorded == 4
+    assert all(not r.places for r in second.recordings)
+    kept.clear()
+    (result,) = second.call(first.call([torch.full((3,), 9.0)]))
+    assert (result == 19).all() and one.recorded == tape.recorded == 4
+    (loose,) = second.call([torch.zeros(3)])  # of no recording: it runs as it is
+    assert (loose == 1).all() and tape.recorded == 4
+
+
+def test_calls_at_the_same_time_or_on_other_streams_run_as_they_are() -> None:
+    stream, seen = [1], []
+
+    def replay(args: list[Any]) -> list[Any]:
+        seen.append("replay")
+        if args:
+            run([])  # another thread, while this one is inside
+        return []
+
+    def plain(args: list[Any]) -> list[Any]:
+        seen.append("plain")
+        return []
+
+    run = alone(replay, plain, lambda: stream[0])
+    run([])
+    run([1])
+    stream[0] = 2
+    run([])
+    stream[0] = 1
+    run([])
+    assert seen == ["replay", "replay", "plain", "plain", "replay"]
+
+
+def test_a_recording_that_fails_says_what_to_do() -> None:
+    class Broken:
+        def record(self, call: Any, args: list[Any]) -> Any:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    graph = Replayed(lambda args: [args[0] + 1], Broken(), (), lambda: None)
+    for _ in range(WARM_UPS):
+        graph.call([torch.zeros(3)])
+    with pytest.raises(CaptureFailed, match=r"not permitted.*cudagraph_unsafe"):
+        graph.call([torch.zeros(3)])

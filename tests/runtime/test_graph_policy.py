@@ -68,21 +68,59 @@ def test_a_reason_names_the_op_and_the_line() -> None:
     assert str(skip) == "cond decides on the CPU what runs next"
 
 
-def test_a_step_in_the_way_splits_the_graph() -> None:
-    """Kernels before and after it are recorded, if there are enough of them."""
+def _with_calls(count: int, *places: int) -> KernelGraph:
+    """A graph of kernels with calls between them that decide on the CPU."""
     origin = Origin("cond", "higher_order.cond", "model.py:7")
     call = Extern("higher_order.cond", (), (), (), single=False, origins=(origin,))
     graph = graph_of(lambda x: x + 1, X)
-    run = graph.body * 4
-    found = policy_of(replace(graph, body=(*run, call, *run)), "cpu", GRAPHS)
-    assert not found.whole and found.runs == ((0, 4), (5, 9))
-    (reason,) = found.reasons
-    assert reason == f"{found.skips[0]}; 2 runs of kernels recorded" and "model.py:7" in reason
-    found = policy_of(replace(graph, body=(run[0], call, *run)), "cpu", GRAPHS)
-    assert found.runs == ((2, 6),)
-    quiet = Config(triton=Triton(cudagraphs=True, launch_graphs=False))
-    found = policy_of(replace(graph, body=(*run, call)), "cpu", quiet)
-    assert not found.runs and found.reasons[0].endswith("; it runs as it is")
+    body = [call if k in places else graph.body[0] for k in range(count)]
+    return replace(graph, body=tuple(body))
+
+
+@pytest.mark.parametrize(
+    ("count", "cuts", "parts"),
+    [
+        (1, (), [(0, 1, True)]),
+        (9, (4,), [(0, 4, True), (4, 5, False), (5, 9, True)]),
+        (9, (4, 5), [(0, 4, True), (4, 6, False), (6, 9, True)]),
+        (9, (1, 4, 8), [(0, 5, False), (5, 8, True), (8, 9, False)]),
+        (4, (0,), [(0, 1, False), (1, 4, True)]),
+        (4, (3,), [(0, 3, True), (3, 4, False)]),
+        (5, (2,), []),  # too few on either side
+        (2, (0, 1), []),
+    ],
+)
+def test_a_step_in_the_way_cuts_the_graph(
+    count: int, cuts: tuple[int, ...], parts: list[tuple[int, int, bool]]
+) -> None:
+    """What lies before and behind it is recorded, if there is enough of it."""
+    found = policy_of(_with_calls(count, *cuts), "cpu", GRAPHS)
+    assert [(p.first, p.last, p.recorded) for p in found.parts] == parts
+    assert found.whole == (not cuts) and len(found.skips) == len(cuts)
+    assert not policy_of(_with_calls(count, *cuts), "cpu", Config()).parts
+
+
+def test_a_reason_says_what_is_recorded_instead() -> None:
+    (reason,) = policy_of(_with_calls(9, 4), "cpu", GRAPHS).reasons
+    assert reason.startswith("cond decides on the CPU what runs next") and "model.py:7" in reason
+    assert reason.endswith("; 2 parts of the graph are recorded")
+    (reason,) = policy_of(_with_calls(5, 1), "cpu", GRAPHS).reasons
+    assert reason.endswith("; 1 part of the graph is recorded")
+    (reason,) = policy_of(_with_calls(2, 1), "cpu", GRAPHS).reasons
+    assert reason.endswith("; it runs as it is")
+    asserts = replace(GRAPHS, nan_asserts=True)
+    assert (
+        policy_of(_with_calls(9), "cpu", asserts).reasons[0].endswith("1 run of kernels recorded")
+    )
+    quiet = replace(asserts, triton=replace(GRAPHS.triton, launch_graphs=False))
+    assert policy_of(_with_calls(9), "cpu", quiet).reasons[0].endswith("; it runs as it is")
+
+
+def test_work_on_other_streams_is_in_the_way() -> None:
+    for op in ("streams.fork.default", "_c10d_functional.all_reduce.default"):
+        call = Extern(op, (), (), (), single=False)
+        (skip,) = policy_of(KernelGraph((), (), (call,), ()), "cpu", GRAPHS).skips
+        assert "stream" in skip.why and op in skip.why
 
 
 def test_work_on_another_device_is_in_the_way() -> None:
@@ -119,14 +157,17 @@ def test_a_number_of_the_cpu_is_brought_over_unless_a_call_reads_it() -> None:
     view = ViewArg(away, (), (), ZERO)
     call = Extern("aten.mul.Tensor", (view, view), (), (), single=True)
     found = policy_of(replace(there, body=(*there.body, call)), "cpu", GRAPHS)
-    assert not found.whole
+    assert not found.whole and found.skips[0].why == "aten.mul.Tensor works on elsewhere"
 
 
-def test_an_output_that_is_an_input_is_in_the_way() -> None:
+def test_an_output_that_is_an_input_is_not_in_the_way() -> None:
+    """The driver of a graph in parts shows it; no recording does."""
     found = policy(lambda x: (x.t(), x + 1), X)
-    assert found.whole or "shares memory with input" in found.skips[0].why
+    assert found.whole and found.recorded == 1
+    found = policy(lambda x: x + 1, X)
+    assert found.whole and not found.shows_inputs
     found = policy(lambda x: x + 1, X[:1].expand(6, 20))
-    assert "elements that share memory" in found.skips[0].why
+    assert found.whole  # its elements are copied once
 
 
 def test_asserts_that_look_at_results_are_in_the_way() -> None:

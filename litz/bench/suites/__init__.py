@@ -15,6 +15,7 @@ from litz.bench.suites import (
     cpu,
     dynamic,
     gemm,
+    gpu,
     kernels,
     memory,
     scaling,
@@ -33,6 +34,7 @@ SUITES: dict[str, Suite] = {
     "memory": memory.SUITE,
     "train": train.SUITE,
     "dynamic": dynamic.SUITE,
+    "gpu": gpu.SUITE,
 }
 
 

@@ -2,9 +2,10 @@
 
 In: nothing. Out: `RUNTIME`, text that every module holds. A launch is { function, places of its
 arguments, how many, tasks, work }; tasks and work that depend on symbolic sizes are -1 - entry of
-the table. `@litz_run` puts the arguments of all launches side by side on the stack. Their work
-lies end to end; thread t of n takes the t-th n-th of it, which may be a part of one kernel or many
-small ones:
+the table. `@litz_run` puts the arguments of all launches side by side on the stack. Thread t of n
+takes the t-th n-th of each kernel that is worth all threads: its tasks take the same time, while
+how much work a kernel is beside another one is a guess. The work of small ones lies end to end, and
+a thread takes the t-th n-th of that, which may be a part of one kernel or many:
 
     launch 0 (work 100)      launch 1 (work 20)  launch 2 (80)
     |--------------------|----|-----------------|
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 # The work that is worth a thread.
 UNIT = 64
+# The work, times threads, of a kernel that all of them share.
+LARGE = 2 * UNIT
 
 RUNTIME = f"""
 declare i32 @omp_get_max_threads()
@@ -27,7 +30,7 @@ declare i64 @llvm.umax.i64(i64, i64)
 
 %litz.launch = type {{ ptr, ptr, i64, i64, i64 }}
 %litz.call = type {{ ptr, ptr, i64, i64 }}
-%litz.job = type {{ ptr, i64, i64 }}
+%litz.job = type {{ ptr, i64 }}
 
 define internal i64 @litz_number(ptr %table, i64 %given) alwaysinline #0 {{
   %known = icmp sge i64 %given, 0
@@ -39,31 +42,64 @@ define internal i64 @litz_number(ptr %table, i64 %given) alwaysinline #0 {{
   ret i64 %number
 }}
 
-define internal void @litz_share(ptr %job, i64 %low, i64 %high) #0 {{
+define internal i64 @litz_cut(i64 %number, i64 %me, i64 %all) alwaysinline #0 {{
+  %before = mul i64 %number, %me
+  %cut = udiv i64 %before, %all
+  ret i64 %cut
+}}
+
+define internal void @litz_share(ptr %job, i64 %me, i64 %all) #0 {{
 entry:
   %calls = load ptr, ptr %job
   %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
   %count = load i64, ptr %count.at
+  %large = mul i64 %all, {LARGE}
+  %next = add i64 %me, 1
+  br label %sum
+sum:
+  %s = phi i64 [ 0, %entry ], [ %s.next, %sum ]
+  %small = phi i64 [ 0, %entry ], [ %small.next, %sum ]
+  %sum.at = getelementptr %litz.call, ptr %calls, i64 %s, i32 3
+  %sum.work = load i64, ptr %sum.at
+  %sum.apart = icmp uge i64 %sum.work, %large
+  %sum.part = select i1 %sum.apart, i64 0, i64 %sum.work
+  %small.next = add i64 %small, %sum.part
+  %s.next = add i64 %s, 1
+  %s.more = icmp ult i64 %s.next, %count
+  br i1 %s.more, label %sum, label %cut
+cut:
+  %low = call i64 @litz_cut(i64 %small.next, i64 %me, i64 %all)
+  %high = call i64 @litz_cut(i64 %small.next, i64 %next, i64 %all)
   br label %launch
 launch:
-  %k = phi i64 [ 0, %entry ], [ %k.next, %done ]
-  %first = phi i64 [ 0, %entry ], [ %after, %done ]
+  %k = phi i64 [ 0, %cut ], [ %k.next, %done ]
+  %first = phi i64 [ 0, %cut ], [ %after, %done ]
   %work.at = getelementptr %litz.call, ptr %calls, i64 %k, i32 3
   %work = load i64, ptr %work.at
-  %after = add i64 %first, %work
-  %from = call i64 @llvm.umax.i64(i64 %low, i64 %first)
-  %to = call i64 @llvm.umin.i64(i64 %high, i64 %after)
-  %any = icmp ult i64 %from, %to
-  br i1 %any, label %part, label %done
-part:
   %tasks.at = getelementptr %litz.call, ptr %calls, i64 %k, i32 2
   %tasks = load i64, ptr %tasks.at
+  %apart = icmp uge i64 %work, %large
+  %taken = select i1 %apart, i64 0, i64 %work
+  %after = add i64 %first, %taken
+  br i1 %apart, label %even, label %queued
+even:
+  %even.begin = call i64 @litz_cut(i64 %tasks, i64 %me, i64 %all)
+  %even.end = call i64 @litz_cut(i64 %tasks, i64 %next, i64 %all)
+  br label %part
+queued:
+  %from = call i64 @llvm.umax.i64(i64 %low, i64 %first)
+  %to.any = call i64 @llvm.umin.i64(i64 %high, i64 %after)
+  %to = call i64 @llvm.umax.i64(i64 %from, i64 %to.any)
   %from.own = sub i64 %from, %first
   %to.own = sub i64 %to, %first
   %from.part = mul i64 %from.own, %tasks
   %to.part = mul i64 %to.own, %tasks
-  %begin = udiv i64 %from.part, %work
-  %end = udiv i64 %to.part, %work
+  %queued.begin = udiv i64 %from.part, %work
+  %queued.end = udiv i64 %to.part, %work
+  br label %part
+part:
+  %begin = phi i64 [ %even.begin, %even ], [ %queued.begin, %queued ]
+  %end = phi i64 [ %even.end, %even ], [ %queued.end, %queued ]
   %some = icmp ult i64 %begin, %end
   br i1 %some, label %run, label %done
 run:
@@ -82,17 +118,11 @@ out:
 }}
 
 define internal void @litz_worker(ptr %job) #0 {{
-  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
-  %work = load i64, ptr %work.at
   %me32 = call i32 @omp_get_thread_num()
   %all32 = call i32 @omp_get_num_threads()
   %me = zext i32 %me32 to i64
   %all = zext i32 %all32 to i64
-  %before = mul i64 %work, %me
-  %low = udiv i64 %before, %all
-  %behind = add i64 %before, %work
-  %high = udiv i64 %behind, %all
-  call void @litz_share(ptr %job, i64 %low, i64 %high)
+  call void @litz_share(ptr %job, i64 %me, i64 %all)
   ret void
 }}
 
@@ -159,8 +189,6 @@ ready:
   store ptr %calls, ptr %job
   %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
   store i64 %count, ptr %count.at
-  %work.at = getelementptr %litz.job, ptr %job, i32 0, i32 2
-  store i64 %work, ptr %work.at
   %useful = udiv i64 %work, {UNIT}
   %little = icmp ule i64 %useful, 1
   br i1 %little, label %serial, label %ask
@@ -172,7 +200,7 @@ ask:
   %alone = icmp ule i64 %threads, 1
   br i1 %alone, label %serial, label %parallel
 serial:
-  call void @litz_share(ptr %job, i64 0, i64 %work)
+  call void @litz_share(ptr %job, i64 0, i64 1)
   ret void
 parallel:
   %team = trunc i64 %threads to i32

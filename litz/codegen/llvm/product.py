@@ -9,6 +9,9 @@ stores read them vector by vector, as if each had been reduced alone.
         for block of 6 rows in the chunk:
             for k:  sums[r, v] += left[r, k] * right[panel, k, v]       a function: 6 x 4 vectors
             for r:  for v:  stores of the kernel with sums[r, v]
+
+A long sum goes in stretches, each for all blocks of the chunk, so that its part of the panel is
+read from the cache by all but the first; the tile then holds the whole chunk.
 """
 
 from __future__ import annotations
@@ -36,6 +39,11 @@ STEPS = 256
 FEWER_ROWS = (1, 2, 4)
 
 
+Span = tuple[Value, Value]  # first and last step of a stretch
+# The same, as the function that sums has them.
+FIRST, LAST = Value("%first", I64), Value("%last", I64)
+
+
 class _Block(KernelEmitter):
     """What both parts of a product know of it."""
 
@@ -50,8 +58,8 @@ class _Block(KernelEmitter):
         self.dot: Dot | None = dot_for(product, blocking.group)
         self.tile: Value
 
-    def _tile_at(self, number: Value) -> Value:
-        return self.b.emit(f"getelementptr {self.vector}, {self.tile}, {number}", POINTER)
+    def _vector_at(self, tile: Value, number: Value) -> Value:
+        return self.b.emit(f"getelementptr {self.vector}, {tile}, {number}", POINTER)
 
 
 class _Sums(_Block):
@@ -80,7 +88,11 @@ class _Sums(_Block):
         self._bind(self.blocks.batch, Value("%batch", I64))
         self._bind(self.blocks.panel, Value("%panel", I64))
         lefts = [self._left(r) for r in range(len(self.sums))]
-        if not self.once:
+        if by.stretch:
+            self.scopes.open_if(b.compare("eq", FIRST, 0))
+            self._begin()
+            self.scopes.close()
+        elif not self.once:
             self._begin()
         if self.product.taps:
             self._taps(lefts)
@@ -94,16 +106,19 @@ class _Sums(_Block):
         self._report_errors()
         body = "\n".join(b.lines)
         taken = "ptr %args, i64 %batch, i64 %row, i64 %panel, ptr %start, ptr noalias %tile"
+        taken += f", {FIRST}, {LAST}" if by.stretch else ""
         return f"define internal void @{self.name}({taken}) noinline #0 {{\n{body}\n}}\n"
 
     def _steps(self, lefts: list[Expr]) -> None:
         """The whole steps of the sum, put aside from time to time."""
         by, b = self.by, self.b
         far = STEPS // by.group if self.dot is None else STEPS
-        steps = self._size(by.steps)
-        block = self.scopes.open_loop(self._number(0), steps, far, rolled=True)
+        first, last = self._number(0), self._size(by.steps)
+        if by.stretch:
+            first, last = FIRST, LAST
+        block = self.scopes.open_loop(first, last, far, rolled=True)
         self._clear()
-        end = b.intrinsic("smin", b.add(block, far), steps)
+        end = b.intrinsic("smin", b.add(block, far), last)
         # Several steps written out would be mixed, and the sums spilled.
         step = self.scopes.open_loop(block, end, 1, rolled=True)
         self._step(step, lefts)
@@ -166,7 +181,7 @@ class _Sums(_Block):
     def _places(self) -> Iterator[tuple[int, Value, Value]]:
         """Each sum: its column of vectors, its place in the tile, its slot."""
         for number, slot in enumerate(slot for row in self.sums for slot in row):
-            yield number % self.vectors, self._tile_at(self._number(number)), slot
+            yield number % self.vectors, self._vector_at(self.tile, self._number(number)), slot
 
     def _begin(self) -> None:
         """The tile before the first step."""
@@ -288,7 +303,7 @@ class ProductEmitter(_Block):
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
         wide = self.choice.lanes * self.vectors
-        size = Type(self.vector.element, wide * self.by.block)
+        size = Type(self.vector.element, wide * (self.by.most or self.by.block))
         self.tile = stack_slot(self.values, size, "tile")
         # What sums start from, or the zeros that lie outside of an image.
         self.zeros = self._reach() if self.product.taps else 0
@@ -344,16 +359,43 @@ class ProductEmitter(_Block):
         start = b.mul(chunk, self._size(by.chunk))
         stop = b.intrinsic("smin", b.add(start, self._size(by.chunk)), self._size(by.rows))
         if self.dot is not None and self.dot.offsets:
-            self._call(f"{self.name}.offsets", batch, start, panel, self.start)
+            whole = self._number(0), self._size(by.steps)
+            self._call(f"{self.name}.offsets", batch, start, panel, self.start, whole)
+        first = b.mul(panel, by.width)
+        if by.stretch:
+            step = self.scopes.open_loop(
+                self._number(0), self._size(by.steps), by.stretch, rolled=True
+            )
+            end = b.intrinsic("smin", b.add(step, by.stretch), self._size(by.steps))
+            with self._block_of(start, stop) as (row, count, tile):
+                self._sum(batch, row, count, panel, tile, (step, end))
+            self.scopes.close()
+            with self._block_of(start, stop) as (row, count, tile):
+                self._finish(row, count, first, tile)
+        else:
+            with self._block_of(start, stop) as (row, count, tile):
+                self._sum(batch, row, count, panel, tile)
+                self._finish(row, count, first, tile)
+
+    @contextmanager
+    def _block_of(self, start: Value, stop: Value) -> Iterator[tuple[Value, Value, Value]]:
+        """For each block of a chunk: its first row, how many it has, where its sums are."""
+        b, by = self.b, self.by
         row = self.scopes.open_loop(start, stop, by.block)
         count = b.intrinsic("smin", b.sub(stop, row), by.block)
-        for fewer, rows in self._ranges():
-            some = b.sub(count, fewer + 1)  # one of the counts that this function is for
-            self.scopes.open_if(b.compare("ult", some, rows - fewer))
-            self._call(self._function(rows), batch, row, panel, self.tile)
-            self.scopes.close()
-        self._finish(row, count, b.mul(panel, by.width))
+        waiting = b.mul(b.sub(row, start), self.vectors)
+        yield row, count, self._vector_at(self.tile, waiting) if by.stretch else self.tile
         self.scopes.close()
+
+    def _sum(
+        self, batch: Value, row: Value, count: Value, panel: Value, tile: Value, *span: Span
+    ) -> None:
+        """The sums of a block, by the function for its number of rows."""
+        for fewer, rows in self._ranges():
+            some = self.b.sub(count, fewer + 1)  # one of the counts that this function is for
+            self.scopes.open_if(self.b.compare("ult", some, rows - fewer))
+            self._call(self._function(rows), batch, row, panel, tile, *span)
+            self.scopes.close()
 
     def _ranges(self) -> list[tuple[int, int]]:
         """For each function, the most rows that are left to smaller ones, and its own."""
@@ -361,13 +403,17 @@ class ProductEmitter(_Block):
             return [(rows - 1, rows) for rows in self.counts]
         return list(pairwise([0, *self.counts]))
 
-    def _call(self, name: str, batch: Value, row: Value, panel: Value, tile: Value) -> None:
+    def _call(
+        self, name: str, batch: Value, row: Value, panel: Value, tile: Value, *span: Span
+    ) -> None:
         given = f"ptr %args, {batch}, {row}, {panel}, {self.start}, {tile}"
+        if self.by.stretch:
+            given += "".join(f", {step}" for step in span[0])
         self.b.lines.append(f"  call void @{name}({given})")
 
     # -- what follows the sums ---------------------------------------------------------------
 
-    def _finish(self, row: Value, count: Value, first: Value) -> None:
+    def _finish(self, row: Value, count: Value, first: Value, tile: Value) -> None:
         """The kernel's stores for each row of the block and each vector of the panel."""
         b, by, lanes = self.b, self.by, self.choice.lanes
         number = self.scopes.open_loop(self._number(0), count, 1)
@@ -377,14 +423,16 @@ class ProductEmitter(_Block):
         left = b.sub(self._number(by.columns), first)
         wide = b.intrinsic("smin", left, by.width)
         v = self.scopes.open_loop(self._number(0), wide, lanes, whole_steps=True)
-        self._vector(b.add(first, v), b.add(start, b.emit(f"udiv {v}, {lanes}", I64)), None)
+        place = b.add(start, b.emit(f"udiv {v}, {lanes}", I64))
+        self._vector(b.add(first, v), self._vector_at(tile, place), None)
         self.scopes.close()
         tail = by.columns % lanes
         if tail:  # of the last panel alone
             self.scopes.open_if(b.compare("slt", left, by.width))
             whole = by.columns - tail
             inside = (whole - (by.panels - 1) * by.width) // lanes
-            self._vector(self._number(whole), b.add(start, inside), tail)
+            place = self._vector_at(tile, b.add(start, inside))
+            self._vector(self._number(whole), place, tail)
             self.scopes.close()
         self.scopes.close()
 
@@ -399,7 +447,7 @@ class ProductEmitter(_Block):
             around = self.b.emit(f"udiv {column}, {last.extent.number}", I64)
             self._bind_axes(tuple(others), around)
         self.values.set_vector(last, base, tail)
-        sums = self.b.emit(f"load {self.vector}, {self._tile_at(place)}", self.vector)
+        sums = self.b.emit(f"load {self.vector}, {place}", self.vector)
         self.scopes.bind(level, self.product.node, sums)
         for phase in self.kernel.phases:
             self._stores(list(phase.stores))

@@ -3,8 +3,8 @@
 In: a plan that holds what it made of parameters. Out: LLVM IR of `i64 @litz_changed(ptr table)`,
 which compares some elements of each of them with those seen before, remembers what it saw and gives
 how many differ. torch counts changes in place, but not those through `.data` or a foreign pointer;
-these change all of a tensor, or nearly so, and then the samples show it. The address is one sample
-as well.
+these change all of a tensor, or nearly so, and then the samples show it. If one lies elsewhere,
+they are other parameters: nothing is compared, and the answer is -1.
 """
 
 from __future__ import annotations
@@ -15,15 +15,10 @@ from litz.ir.source import ARENA, SAMPLES
 _ONE = """
 define internal i64 @litz_samples_BYTES(ptr %tensor, ptr %seen, i64 %elements) #0 {
 entry:
-  %address = ptrtoint ptr %tensor to i64
-  %before = load i64, ptr %seen
-  store i64 %address, ptr %seen
-  %moved = icmp ne i64 %address, %before
-  %start = zext i1 %moved to i64
   br label %loop
 loop:
   %k = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %found = phi i64 [ %start, %entry ], [ %sum, %loop ]
+  %found = phi i64 [ 0, %entry ], [ %sum, %loop ]
   %spread = mul i64 %k, %elements
   %element = udiv i64 %spread, SAMPLES
   %at = getelementptr iBITS, ptr %tensor, i64 %element
@@ -60,6 +55,22 @@ def samples_text(plan: Plan, layout: dict[str, int]) -> str:
         "define i64 @litz_changed(ptr %table) #0 {",
         f"  %seen.slot = getelementptr ptr, ptr %table, i64 {last}",
         "  %seen = load ptr, ptr %seen.slot",
+        "  %moved.0 = add i1 0, 0",
+    ]
+    for k, buffer in enumerate(found):
+        lines += [
+            f"  %slot{k} = getelementptr ptr, ptr %table, i64 {layout[buffer.name]}",
+            f"  %tensor{k} = load ptr, ptr %slot{k}",
+            f"  %seen{k} = getelementptr i64, ptr %seen, i64 {k * (SAMPLES + 1)}",
+            f"  %before{k} = load ptr, ptr %seen{k}",
+            f"  %differs{k} = icmp ne ptr %tensor{k}, %before{k}",
+            f"  %moved.{k + 1} = or i1 %moved.{k}, %differs{k}",
+        ]
+    lines += [
+        f"  br i1 %moved.{len(found)}, label %others, label %same",
+        "others:",
+        "  ret i64 -1",
+        "same:",
         "  %total.0 = add i64 0, 0",
     ]
     for k, buffer in enumerate(found):
@@ -67,9 +78,6 @@ def samples_text(plan: Plan, layout: dict[str, int]) -> str:
         elements = 1 + sum((n.number - 1) * step.number for n, step in steps)
         call = f"@litz_samples_{buffer.dtype.bytes}(ptr %tensor{k}, ptr %seen{k}, i64 {elements})"
         lines += [
-            f"  %slot{k} = getelementptr ptr, ptr %table, i64 {layout[buffer.name]}",
-            f"  %tensor{k} = load ptr, ptr %slot{k}",
-            f"  %seen{k} = getelementptr i64, ptr %seen, i64 {k * (SAMPLES + 1)}",
             f"  %new{k} = call i64 {call}",
             f"  %total.{k + 1} = add i64 %total.{k}, %new{k}",
         ]

@@ -15,13 +15,16 @@ blocks of it if not.
 
 from __future__ import annotations
 
+from litz.codegen.triton.block_pointers import access_of, stored
+from litz.codegen.triton.online import Follower, followers
 from litz.codegen.triton.ops import TYPES, converted, spelled
-from litz.codegen.triton.product import order_of_tiles, sums
+from litz.codegen.triton.product import DESCRIPTOR_BYTES, ProductEmitter
 from litz.codegen.triton.reductions import Folding
+from litz.codegen.triton.sharing import Sharing
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values
-from litz.ir.expr import Expr, walk
-from litz.ir.program import Phase, Store
+from litz.ir.expr import Expr
+from litz.ir.program import Phase, Store, reductions_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 
 INDENT = "    "
@@ -37,6 +40,10 @@ class KernelEmitter:
         self.values = Values(self.kernel, self.tile)
         self.folding = Folding(self.values)
         self.row: Expr | None = None  # the row whose numbers `r` holds
+        given = (self.values, self.kernel, self.tile, self.tiling)
+        self.product = ProductEmitter(*given) if self.tiling.depth else None
+        self.sharing = Sharing(self.scheduled, self.folding) if self.tiling.share > 1 else None
+        self.followers: list[Follower] = []  # of the loop just written
 
     @property
     def parameters(self) -> list[str]:
@@ -44,27 +51,42 @@ class KernelEmitter:
         names = [f"b{k}" for k in range(len(self.scheduled.arguments))]
         return [*names, "error"] if self.values.checks else names
 
+    @property
+    def scratch(self) -> int:
+        """Bytes of memory that each program needs for itself."""
+        return DESCRIPTOR_BYTES * len(self.tiling.descriptors)
+
     def emit(self) -> str:
         """The function, below a comment that says what it serves."""
         self._outer_axes()
-        for phase in self.kernel.phases:
-            self._phase(phase)
+        for k, phase in enumerate(self.kernel.phases):
+            rows = (p for p in self.kernel.phases[k + 1 :] if p.inner)
+            self._phase(phase, next(rows, None))
         origins = dict.fromkeys(str(o) for o in self.kernel.origins)
         comments = [f"# {origin}" for origin in origins]
         head = f"def {self.name}({', '.join(self.parameters)}):"
-        body = [INDENT + line for line in self.values.before]
+        lines = self.values.before
+        lines = lines if self.product is None else self.product.whole(lines)
+        if self.sharing is not None:
+            lines = self.sharing.indented(lines)
+        body = [INDENT + line for line in lines]
         return "\n".join([*comments, "@triton.jit", head, *body, ""])
 
     def _outer_axes(self) -> None:
         """The last axis runs fastest from program to program."""
-        if self.tiling.depth:
-            lines, tiles = order_of_tiles(self.kernel, self.tiling)
+        if self.product is not None:
+            lines, tiles = self.product.order_of_tiles()
         else:
             lines, tiles = [], self._tile_numbers()
         for axis, block in zip(self.kernel.outer, self.tiling.blocks, strict=True):
             number = tiles[axis]
             start = number if block == 1 else f"({number}) * {block}"
+            if self.product is not None and block > 1:
+                start = f"{axis.attr}_at"
             numbers = f" + {self.tile.numbers(axis, block)}" if block > 1 else ""
+            if block > 1 and self.tiling.block_pointers:
+                lines.append(f"{axis.attr}_at = {start}")
+                self.tile.starts[axis] = start = f"{axis.attr}_at"
             lines.append(f"{axis.attr} = {start}{numbers}")
             if block > 1 and self.tile.is_masked(axis):
                 lines.append(f"{axis.attr}_in = {axis.attr} < {axis.extent.number}")
@@ -73,6 +95,9 @@ class KernelEmitter:
     def _tile_numbers(self) -> dict[Expr, str]:
         """The number of a program's tile along each axis."""
         left = "tl.program_id(0)" + (".to(tl.int64)" if self.tiling.wide else "")
+        if self.sharing is not None:
+            self.values.before += self.sharing.shares(left)
+            left = "tile"
         numbers: dict[Expr, str] = {}
         for axis, block in reversed(list(zip(self.kernel.outer, self.tiling.blocks, strict=True))):
             numbers[axis] = left
@@ -83,15 +108,15 @@ class KernelEmitter:
 
     # -- phases ------------------------------------------------------------------------------
 
-    def _phase(self, phase: Phase) -> None:
+    def _phase(self, phase: Phase, following: Phase | None) -> None:
         self.values.in_phase = {}
         if any(self.values.reads_written(e) for s in phase.stores for e in (s.value, *s.index)):
             self.values.before.append("tl.debug_barrier()")  # the program's own stores are read
         if not phase.inner:
             self._stores(phase.stores)
             return
-        if self.tiling.depth:
-            sums(self.values, self.kernel, self.tile, self.tiling)
+        if self.product is not None:
+            self.product.sums()
             self._stores(phase.completing)
             return
         (row,) = phase.inner
@@ -99,39 +124,52 @@ class KernelEmitter:
             self._one_by_one(phase, row)
             return
         self.tile.row = row
-        reduces = {n: None for s in phase.completing for n in walk(s.value) if n.op == "reduce"}
         if row.extent.number <= self.tiling.block(row):
-            self._whole(phase, row, list(reduces))
+            self._whole(phase, row)
+        elif self.followers:  # the loop of the phase before has gathered what this one sums
+            for follower in self.followers:
+                self.folding.follow(follower)
+            self.followers = []
         else:
-            self._in_blocks(phase, row, list(reduces))
+            self.followers = followers(phase, following) if self.tiling.online else []
+            self._in_blocks(phase, row)
         self.tile.row = None
         self._stores(phase.completing)
 
-    def _whole(self, phase: Phase, row: Expr, reduces: list[Expr]) -> None:
+    def _whole(self, phase: Phase, row: Expr) -> None:
         if self.row is not row:  # the phase before it had another
             self.values.before += self._row_lines(row, "")
             self.row = row
-        for node in reduces:
+        for node in reductions_of(phase):
             self.folding.whole(node)
         self._stores(phase.inside)
 
     def _row_lines(self, row: Expr, start: str) -> list[str]:
+        self.tile.starts[row] = start.removesuffix(" + ") or "0"
         lines = [f"{row.attr} = {start}{self.tile.numbers(row, self.tiling.block(row))}"]
         if self.tile.is_masked(row):
             lines.append(f"{row.attr}_in = {row.attr} < {row.extent.number}")
         return lines
 
-    def _in_blocks(self, phase: Phase, row: Expr, reduces: list[Expr]) -> None:
+    def _in_blocks(self, phase: Phase, row: Expr) -> None:
         values, block, self.row = self.values, self.tiling.block(row), None
-        started = [self.folding.begin(node) for node in reduces]
-        values.loop, values.lines, values.in_loop = row, self._row_lines(row, "start + "), {}
-        for node, names in zip(reduces, started, strict=True):
+        nodes = reductions_of(phase)
+        started = [self.folding.begin(node) for node in nodes]
+        beside = [self.folding.accompany(follower) for follower in self.followers]
+        start = "start + " if self.sharing is None else f"{self.sharing.start}start + "
+        values.loop, values.lines, values.in_loop = row, self._row_lines(row, start), {}
+        for update in beside:  # before the maximum moves
+            update()
+        for node, names in zip(nodes, started, strict=True):
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
-        values.before.append(f"for start in {self._steps(row.extent.number, block)}:")
+        length = self.tiling.piece or row.extent.number
+        values.before.append(f"for start in {self._steps(length, block)}:")
         values.before += [INDENT + line for line in body]
-        for node, names in zip(reduces, started, strict=True):
+        if self.sharing is not None:
+            started = self.sharing.joined(nodes, started)
+        for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
 
     def _steps(self, extent: int, block: int) -> str:
@@ -181,6 +219,12 @@ class KernelEmitter:
             self.values.stored[store.buffer.name, index] = value
 
     def _write(self, store: Store, text: str, sides: frozenset[Expr]) -> None:
+        access = access_of(self.tile, store.buffer, store.index[0], sides)
+        if access is not None:
+            whole = self.values.spread(store.value, text, sides)
+            base = self.values.base(store.buffer.name, access.rest)
+            self.values.lines.append(stored(self.tile, access, base, whole))
+            return
         pointer = self.values.pointer(store.buffer.name, store.index[0], sides)
         mask = self.tile.mask(sides)
         arguments = ", ".join([pointer, text, *([mask] if mask else [])])

@@ -3,15 +3,15 @@
 In: a `Plan` and its kernels. Out: LLVM IR text. Every function takes the table, whose entries are
 what kernels take: so a parameter is the address of its entry, and nothing is packed. Only buffers
 inside the arena need an address of their own. `cuLaunchKernel` itself is an entry too. Triton's
-kernels end with two pointers to scratch memory that ours never use. A function gives the first
-error of the driver, or zero.
+kernels end with two pointers: to scratch memory, and to another that ours never use. A function
+gives the first error of the driver, or zero.
 """
 
 from __future__ import annotations
 
 from litz.ir.program import Buffer, Kernel, Plan
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, STREAM, DeviceKernel, Segment
+from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, SCRATCH, STREAM, DeviceKernel, Segment
 
 WARP = 32
 HIDDEN = 2  # parameters that Triton adds
@@ -62,8 +62,12 @@ def _step(
     last = len(scheduled.arguments)
     if kernel.checks:
         lines.append(f"  %p{last} = getelementptr ptr, ptr %table, i64 {ERROR_FLAG}")
+    if kernel.scratch:
+        lines.append(f"  %scratch = getelementptr ptr, ptr %table, i64 {layout[SCRATCH]}")
+    hidden = ["%scratch" if kernel.scratch else "%none", "%none"]
     for position in range(count):
-        value = "%none" if position >= count - HIDDEN else f"%p{position}"
+        mine = position < count - HIDDEN
+        value = f"%p{position}" if mine else hidden[position - count]
         lines.append(f"  %at{position} = getelementptr ptr, ptr %params, i64 {position}")
         lines.append(f"  store ptr {value}, ptr %at{position}")
     lines += [*_entry("launch", LAUNCH), *_entry("stream", STREAM), *_entry("function", handle)]

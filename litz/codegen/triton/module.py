@@ -10,9 +10,12 @@ from litz.codegen.triton.emit import KernelEmitter
 from litz.codegen.triton.launch import launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
-from litz.ir.program import Plan
+from litz.ir.dtypes import U8
+from litz.ir.expr import integer, walk
+from litz.ir.index import ONE
+from litz.ir.program import Buffer, Kernel, Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.source import LAUNCH, DeviceKernel, DeviceSource
+from litz.ir.source import LAUNCH, SCRATCH, DeviceKernel, DeviceSource
 
 
 def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> DeviceSource:
@@ -28,15 +31,19 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     placed = {b.name: b for k in scheduled for b in k.arguments if b.name not in plan.slots}
     known = {b.name for b in plan.outside}
     workspaces = tuple(b for name, b in placed.items() if name not in known)
+    workspaces += _scratch(list(made.values()), plan)
+    counters = frozenset(k.arguments[-1].name for k in scheduled if k.choice.share > 1)
     layout = table_layout(plan, workspaces)
     first = LAUNCH + 1 + len(layout)
     handles = {name: first + 2 * k for k, name in enumerate(kernels)}
     steps = [(k, kernels[name]) for k, name in zip(scheduled, names, strict=True)]
     text = launcher_text(plan, steps, layout, handles)
     parts = tuple(segments(plan))
+    given = tuple(tuple(b.name for b in k.arguments) for k in scheduled)
     return DeviceSource(
-        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces
-    )
+        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given,
+        counters,
+    )  # fmt: skip
 
 
 def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
@@ -53,7 +60,27 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
         scheduled.choice.warps,
         scheduled.choice.stages,
         checks,
+        emitter.scratch,
+        _rounds(scheduled.kernel),
     )
+
+
+def _rounds(kernel: Kernel) -> bool:
+    """Whether a value that was rounded to a half is computed with. LLVM does so in halves, and
+    would join a product and a sum of them to one step, whose product is not rounded."""
+    nodes = (a for n in walk(*exprs_of(kernel)) if n.op != "load" for a in n.args)
+    return any(
+        a.op in ("cast", "narrow") and a.dtype.is_half and a.args[0].dtype.is_float for a in nodes
+    )
+
+
+def _scratch(kernels: list[DeviceKernel], plan: Plan) -> tuple[Buffer, ...]:
+    """Memory for the programs of the kernel that needs most of it."""
+    most = max((k.scratch * k.programs for k in kernels), default=0)
+    if not most:
+        return ()
+    device = next(b.device for k in plan.graph.kernels for b in k.writes)
+    return (Buffer(SCRATCH, U8, (integer(most),), (ONE,), device),)
 
 
 def _identifier(name: str) -> str:

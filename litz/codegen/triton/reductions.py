@@ -7,9 +7,12 @@ block, which is folded behind the loop. A scan carries what it has combined from
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from litz.codegen.triton.online import Follower
 from litz.codegen.triton.ops import TYPES
 from litz.codegen.triton.values import Text, Values, literal
-from litz.ir.dtypes import BOOL, I32, DType
+from litz.ir.dtypes import BOOL, DType
 from litz.ir.expr import Expr
 from litz.ir.ops import REDUCTIONS, SCANS, neutral
 
@@ -19,11 +22,6 @@ FIRST = {"argmax": "first_max", "argmin": "first_min"}
 LAST = {"argmax": "last_max", "argmin": "last_min"}
 # A place behind all others, in 32 and in 64 bits.
 NOWHERE = {False: 2**31 - 1, True: 2**62}
-
-
-def _accumulated(dtype: DType) -> DType:
-    """Truth is counted in integers."""
-    return I32 if dtype is BOOL else dtype
 
 
 def _combine(kind: str) -> str:
@@ -48,6 +46,8 @@ class Folding:
 
     def __init__(self, values: Values) -> None:
         self.v, self.tile = values, values.tile
+        self._tops: dict[Expr, str] = {}  # the accumulator of each reduction that comes in blocks
+        self._beside: dict[Expr, tuple[str, str]] = {}
         values.scan = self.scan
 
     @property
@@ -58,7 +58,7 @@ class Folding:
     def _element(self, node: Expr) -> tuple[str, DType]:
         """The element at each point of the tile."""
         arg = node.args[0]
-        dtype = _accumulated(arg.dtype)
+        dtype = arg.dtype.accumulator
         text = self.v.full(self.v.value(arg), arg)
         return (f"{text}.to(tl.int32)" if arg.dtype is BOOL else text), dtype
 
@@ -89,12 +89,13 @@ class Folding:
     def begin(self, node: Expr) -> tuple[str, str]:
         """Before a loop: the accumulator, and the place of what is in it."""
         kind = node.attr[0]
-        wide = _accumulated(node.args[0].dtype)
+        wide = node.args[0].dtype.accumulator
         shape = self.tile.shape(self.tile.sides)
         start = _start(kind, REDUCTIONS[kind].combine, wide)
         total = self.v.line(
             f"tl.full({shape}, {start}, {TYPES[wide.name]})", self.tile.sides, False
         )
+        self._tops[node] = total.text
         if not REDUCTIONS[kind].gives_index:
             return total.text, ""
         number = "tl.int64" if self.tile.tiling.wide else "tl.int32"
@@ -115,29 +116,70 @@ class Folding:
         joined = f"{total} + {text}" if function == "sum" else f"{function}({total}, {text})"
         lines.append(f"{total} = {self._masked(joined, total)}")
 
+    def accompany(self, follower: Follower) -> Callable[[], None]:
+        """Before a loop that finds a maximum: the sum of exponentials below it; gives what takes in
+        a block. Its two accumulators are kept for `follow`."""
+        shape, sides = self.tile.shape(self.tile.sides), self.tile.sides
+        dtype = follower.summed.dtype
+        total = self.v.line(f"tl.full({shape}, 0.0, {TYPES[dtype.name]})", sides, False).text
+        top = self._tops[follower.most]
+        self._beside[follower.summed] = (total, top)
+
+        def update() -> None:
+            element = self.v.line(self._element(follower.most)[0], sides, True).text
+            apart = f"tl.where({element} == {top}, 0.0, -tl.abs({element} - {top}))"
+            less = self.v.line(f"libdevice.exp({apart})", sides, True).text
+            joined = f"tl.where({element} > {top}, {total} * {less} + 1.0, {total} + {less})"
+            self.v.lines.append(f"{total} = {self._masked(joined, total)}")
+
+        return update
+
+    def follow(self, follower: Follower) -> None:
+        """Behind the loop, when the shift is known: each lane's sum below that."""
+        total, top = self._beside[follower.summed]
+        shift = self.v.value(follower.shift)
+        below = f"libdevice.exp({top} - {shift.text})"
+        text = f"tl.sum({total} * {below}, {self._along})"
+        self.v.bind(follower.summed, self.v.line(text, self.tile.outer, False))
+
     def finish(self, node: Expr, total: str, place: str) -> None:
         """Behind a loop: fold the accumulator."""
         self._finish(node, node.args[0].dtype, total, place)
 
-    def _finish(self, node: Expr, dtype: DType, element: str, place: str) -> None:
+    def folded(self, node: Expr, element: str, place: str) -> tuple[str, str]:
+        """What each row of the tile comes to, and where; not what the node stands for yet."""
         kind, sides = node.attr[0], self.tile.outer
         if place:
             name, at = self.v.name(), self.v.name()
             function = FIRST[kind]
             reduced = f"tl.reduce(({element}, {place}), {self._reduced(function)})"
             self.v.before.append(f"{name}, {at} = {reduced}")
-            self.v.bind(node, self.v.line(f"{at}.to(tl.int64)", sides, False))
-            return
+            return name, at
         function = _function(kind)
         if function == "sum":
             text = f"tl.sum({element}, {self._along})"
         else:
             text = f"tl.reduce({element}, {self._reduced(function)})"
-        if dtype is BOOL:
-            text = f"{text} != 0"
+        return self.v.line(text, sides, False).text, ""
+
+    def nothing(self, node: Expr, place: bool) -> str:
+        """What changes no reduction of its kind; or the place of it."""
+        kind, dtype = node.attr[0], node.args[0].dtype.accumulator
+        if place:
+            return str(NOWHERE[self.tile.tiling.wide])
+        return _start(kind, REDUCTIONS[kind].combine, dtype)
+
+    def _finish(self, node: Expr, dtype: DType, element: str, place: str) -> None:
+        name, at = self.folded(node, element, place)
+        text = name
+        if at:
+            text = f"{at}.to(tl.int64)"
+        elif dtype is BOOL:
+            text = f"{name} != 0"
         elif dtype.is_int and dtype.bits < 32:
-            text = f"{text}.to({TYPES[dtype.name]})"
-        self.v.bind(node, self.v.line(text, sides, False))
+            text = f"{name}.to({TYPES[dtype.name]})"
+        sides = self.tile.outer
+        self.v.bind(node, Text(name, sides) if text == name else self.v.line(text, sides, False))
 
     def _reduced(self, function: str) -> str:
         axis, *keep = self._along.split(", ")

@@ -25,6 +25,21 @@ class Tile:
         self.blocks = {a: block for a, block in pairs if block > 1}
         self.has_rows = not tiling.depth and any(p.inner for p in kernel.phases)
         self.row: Expr | None = None
+        self.starts: dict[Expr, str] = {}  # where a program's block of each side begins
+
+    @property
+    def ordered(self) -> list[Expr]:
+        """The sides of the phase at hand, the row last."""
+        return [*self.blocks, *([self.row] if self.row is not None else [])]
+
+    @property
+    def places(self) -> list[Expr | None]:
+        """What stands at each place of a value's shape: a side, or the row that a phase lacks."""
+        return [*self.blocks, *([self.row] if self.has_rows else [])]
+
+    def length(self, side: Expr) -> int:
+        """Points of a side that a program takes at a time."""
+        return self.blocks.get(side) or self.tiling.block(side)
 
     @property
     def rank(self) -> int:
@@ -59,11 +74,11 @@ class Tile:
 
     def is_masked(self, axis: Expr) -> bool:
         """Whether the last block of a side is not full."""
-        block = self.blocks.get(axis) or self.tiling.block(axis)
-        return axis.extent.number % block != 0
+        if axis not in self.blocks and self.tiling.piece:
+            return axis.extent.number != self.tiling.share * self.tiling.piece
+        return axis.extent.number % self.length(axis) != 0
 
     def mask(self, sides: Sides, *more: str) -> str:
         """What is inside along some sides, and where `more` holds; empty if all is."""
-        ordered = [*self.blocks, *([self.row] if self.row is not None else [])]
-        parts = [f"{a.attr}_in" for a in ordered if a in sides and self.is_masked(a)]
+        parts = [f"{a.attr}_in" for a in self.ordered if a in sides and self.is_masked(a)]
         return " & ".join([*parts, *more])

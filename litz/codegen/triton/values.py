@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from litz.codegen.triton.block_pointers import access_of, loaded
 from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled
 from litz.codegen.triton.tiles import NONE, Sides, Tile
 from litz.ir.dtypes import BOOL, F32, I64, DType
@@ -51,8 +52,8 @@ class Values:
     """Emits expressions. `lines` takes what depends on the row while a loop runs along it,
     `before` takes all else; without a loop they are the same list."""
 
-    def __init__(self, kernel: Kernel, tile: Tile) -> None:
-        self.tile, self.kernel = tile, kernel
+    def __init__(self, kernel: Kernel, tile: Tile, prefix: str = "v") -> None:
+        self.tile, self.kernel, self.prefix = tile, kernel, prefix
         self.before: list[str] = []
         self.lines = self.before
         self.loop: Expr | None = None  # the row axis that a loop runs along
@@ -86,7 +87,7 @@ class Values:
 
     def name(self) -> str:
         self._names += 1
-        return f"v{self._names - 1}"
+        return f"{self.prefix}{self._names - 1}"
 
     def line(self, text: str, sides: Sides, inside: bool) -> Text:
         """Give an expression a name, inside the loop or before it."""
@@ -248,6 +249,18 @@ class Values:
             return text
         return f"tl.broadcast_to({text}, {self.tile.shape(sides)})"
 
+    def base(self, name: str, index: Expr) -> str:
+        """Where a block pointer begins."""
+        self.value(index)
+        return name if index.is_const and not index.attr else f"{name} + {self._offset(index)}"
+
+    def spread(self, node: Expr, text: str, sides: Sides) -> str:
+        """A value at every point along some sides, in the type of the buffer it goes to."""
+        shape, kind = self.tile.shape(sides), TYPES[node.dtype.name]
+        if node.is_const:
+            return f"tl.full({shape}, {self.value(node).text}, {kind})"
+        return text if self.value(node).sides == sides else f"tl.broadcast_to({text}, {shape})"
+
     def _offset(self, index: Expr) -> str:
         text = self.value(index).text
         return text if text.isidentifier() or index.is_const else f"({text})"
@@ -262,6 +275,10 @@ class Values:
         if held is not None:
             return held
         sides = self.value(node.index[0]).sides | (NONE if guard is None else guard.sides)
+        access = access_of(self.tile, node.buffer, node.index[0], sides)
+        if access is not None and guard is None:
+            base = self.base(node.buffer.name, access.rest)
+            return self.line(loaded(self.tile, access, base), sides, inside)
         pointer = self.pointer(node.buffer.name, node.index[0], sides)
         more = () if node.guard is None else (self.wrapped(node.guard),)
         mask = self.tile.mask(sides, *more)

@@ -3,15 +3,17 @@
 In: `TRITON_INTERPRET=1 python -m tests.codegen.triton.cases`. Out: a line of JSON a case: its name,
 what was wrong with it, if anything was, and its kernels. Every case goes through all stages to the
 interpreter, and what it gives is held against the loop IR's own. In `blocks` rows are taken a few
-points at a time, as they are on a GPU if they are long; in `order` points that meet take turns.
+points at a time, as they are on a GPU if they are long; in `order` points that meet take turns; in
+`other tiles` every kernel has tilings that timing might choose.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,6 +26,7 @@ from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
 from tests.codegen import test_op_tables
+from tests.codegen.triton import parts
 from tests.stages import as_array
 from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
 
@@ -37,6 +40,11 @@ SCALAR = torch.tensor(2.5)
 WIDE = torch.randn(6, 300, generator=torch.Generator().manual_seed(4))
 IMAGES = torch.randn(2, 8, 15, 15, generator=torch.Generator().manual_seed(5))
 ROWS_OF_128 = torch.randn(5, 128, generator=torch.Generator().manual_seed(6))
+INFINITE = torch.full((6, 20), -math.inf)
+INFINITE[1:, ::3] = X[1:, ::3]
+INFINITE[2, 7], INFINITE[3, 4], INFINITE[4, :9], INFINITE[5, 11] = (
+    math.inf, math.nan, -math.inf, -3e38
+)  # fmt: skip
 SQUARE = torch.randn(128, 128, generator=torch.Generator().manual_seed(7)) / 8
 
 
@@ -94,9 +102,13 @@ OPS: dict[str, Case] = {
              (CUBE,)),
     "columns": (lambda w: [w.sum(0), w.softmax(0), w.cumsum(0), w.argmax(0), w.var(0)], (W,)),
     "kept_and_summed": (lambda x: ((x + 1).exp(), F.layer_norm((x + 1).exp(), (20,))), (X,)),
+    "kept_and_added": (
+        lambda x, h: [(x + 1).exp(), (x + 1).exp().sum().log(), h.sum(), h.amax(0)], (WIDE, H)
+    ),
     "constant_row": (lambda x: torch.ones_like(x).sum(1) + torch.arange(6).float(), (X,)),
     "arange": (lambda x: [torch.arange(20) * 3 + x, torch.arange(6).sum()], (X,)),
     "norms": (lambda x, w: [F.layer_norm(x, (20,), w[0]), F.normalize(x, dim=1), x.std(1)], (X, W)),
+    "infinite_rows": (lambda x: [x.softmax(1), x.logsumexp(1), x.log_softmax(1)], (INFINITE,)),
     "log_softmax": (lambda x: [x.log_softmax(1), x.logsumexp(1), F.softmin(x, 0)], (X,)),
     "flip": (lambda x: x.softmax(1).flip(1), (X,)),
     "scans": (lambda x: [x.cumsum(1), x.cumprod(0), x.cummax(1)[0], x.cummin(0)[1]], (X,)),
@@ -198,23 +210,42 @@ def _wrong_shape() -> None:
     raise AssertionError("nothing was raised")
 
 
+def _in_parts(*case: Any) -> Callable[[], None]:
+    return lambda: parts.check(_interpreter(), *case)
+
+
 BEHAVIOURS: dict[str, Callable[[], None]] = {
     "a misaligned input": _misaligned,
     "an index out of range": _out_of_range,
     "a launch that is refused": _refused,
     "an input of another shape": _wrong_shape,
+    **{name: _in_parts(*case) for name, case in parts.CASES.items()},
 }
 ROWS = [
     "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",
     "reduce", "logic", "places", "count", "dims", "norms", "log_softmax", "flip", "scans",
     "logcumsumexp", "scan_then_flip", "scan_places", "nan", "bf16", "double", "constant_row",
-    "where", "half", "kept_and_summed", "pad", "group_norm",
+    "where", "half", "kept_and_summed", "pad", "group_norm", "infinite_rows",
 ]  # fmt: skip
 MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
+TILED = ["softmax", "columns", "reduce", "transposes", "scans", "unary", "places"]
+SHARED = [
+    "full_sum", "argmax", "reduce", "logic", "places", "count", "dims", "nan", "bytes", "one_row",
+    "kept_and_added",
+]  # fmt: skip
+POINTED = [
+    "unary", "half", "casts", "integer", "double", "softmax", "columns", "reduce", "logic", "dims",
+    "constant_row", "norms", "flip", "scans", "transposes", "crossing", "indices", "take_along",
+    "scatter_add", "embedding_grad", "pads", "windows", "one_row", "two_lengths", "kept_and_added",
+    "update", "outputs",
+]  # fmt: skip
 TYPES = [str(dtype) for dtype in test_op_tables.NUMBERS]
 NAMES = [
     *BEHAVIOURS, *(f"every op of {d}" for d in TYPES), *(f"every cast of {d}" for d in DTYPES),
     *WHOLE, *(f"{name} in blocks" for name in ROWS), *(f"{name} in order" for name in MEETING),
+    *(f"{name} in pointers" for name in POINTED),
+    *(f"{name} in shares" for name in SHARED),
+    *(f"{name} in other tiles" for name in TILED),
 ]  # fmt: skip
 # A half that stays inside a kernel is not rounded; where it is differs from stage to stage.
 LOOSE = {
@@ -251,15 +282,41 @@ def check(name: str) -> list[dict[str, Any]]:
         return []
     plain, _, how = name.partition(" in ")
     function, inputs = WHOLE[plain]
-    small = how == "blocks"
+    small, shares = how in ("blocks", "shares"), how == "shares"
     tile.REDUCED_TILE, tile.ACROSS_TILE = (4, 4) if small else (4096, 2048)
+    tile.SHARED_POINTS = 8 if shares else 8192
     options = {"triton.atomics": False} if how == "order" else {}
+    options |= {"triton.use_block_ptr": True} if how == "pointers" else {}
     there = _interpreter()
-    target = replace(there.TARGET, longest_row=4 if small else 16384)
+    longest = 4 if small else 16384
+    target = replace(there.TARGET, longest_row=longest, shares_rows=shares)
     made = there.tiled(lambda *args: function(*args), *inputs, target=target, **options)
     if small:
         rows = [(a, k) for k in made.scheduled for p in k.kernel.phases for a in p.inner]
         assert any(a.extent.number > k.choice.row for a, k in rows), "no row was cut"
+    if shares:
+        assert any(k.choice.share > 1 for k in made.scheduled), "no row was shared"
+    kernels = [
+        compared(each, plain) for each in (_retiled(made) if how == "other tiles" else [made])
+    ]
+    return [asdict(kernel) for some in kernels for kernel in some]
+
+
+def _retiled(made: Any) -> Iterator[Any]:
+    """The same kernels in tilings that are one or two steps away."""
+    spaces = [tile.candidates(k, wide=True) for k in made.scheduled]
+    assert any(len(space) > 1 for space in spaces)
+    for turn in (1, 2, 3):
+        chosen = [space[len(space) * turn // 4] for space in spaces]
+        yield replace(
+            made,
+            scheduled=[replace(k, choice=t) for k, t in zip(made.scheduled, chosen, strict=True)],
+        )
+
+
+def compared(made: Any, plain: str) -> tuple[Any, ...]:
+    """Run what the stages made and hold it against the interpreter of the loop IR."""
+    there = _interpreter()
     graph, device = there.graph_of(made)
     torch.manual_seed(0)
     found = [as_array(t) for t in there.ran(graph, device, made.inputs)]
@@ -270,7 +327,10 @@ def check(name: str) -> list[dict[str, Any]]:
     exact = LOOSE.get(plain, 1e-5)
     for k, (a, b) in enumerate(zip(found, expected, strict=True)):
         np.testing.assert_allclose(a, b, rtol=exact, atol=exact, err_msg=f"result {k}")
-    return [asdict(kernel) for kernel in graph.source.kernels]
+    if any(k.choice.share > 1 for k in made.scheduled):  # counters are as they were
+        again = [as_array(t) for t in there.ran(graph, device, made.inputs)]
+        assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(found, again, strict=True))
+    return tuple(graph.source.kernels)
 
 
 def main(names: list[str]) -> None:

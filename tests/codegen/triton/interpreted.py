@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import triton.language as tl
 from torch._C._dynamo.guards import _empty_strided_cpu
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from litz.build import build_launcher
@@ -25,14 +26,17 @@ from litz.build.triton_worker import function_of
 from litz.codegen import emit
 from litz.config import snapshot
 from litz.errors import DriverError
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
+from litz.runtime import recorded
 from litz.runtime.device_graph import DeviceGraph
 from litz.runtime.steps import torch_dtype
 from litz.schedule import schedule
 from litz.target import Target, cuda
 from litz.trace import Trace
+from tests.runtime.tape import Tape
 from tests.stages import Stages, copied, staged, through_aot
 
 # A GPU whose tensors lie where the interpreter can reach them; `triton.product_rows` is 16.
@@ -91,10 +95,12 @@ def _watched(method: str, where: Callable[..., tuple[Any, Any]]) -> None:
     """Make a memory access of the interpreter look at its addresses first."""
     original = getattr(InterpreterBuilder, method)
 
-    def checked(self: Any, *args: Any) -> Any:
+    def checked(self: Any, *args: Any, **named: Any) -> Any:
         pointers, mask = where(*args)
-        Bounds.check(pointers.data, mask.data)
-        return original(self, *args)
+        # A block pointer's mask is an array as it is.
+        found = mask.data if isinstance(mask, TensorHandle) else mask
+        Bounds.check(pointers.data, np.asarray(found))
+        return original(self, *args, **named)
 
     setattr(InterpreterBuilder, method, checked)
 
@@ -104,6 +110,16 @@ _watched("create_masked_store", lambda pointers, value, mask, *_: (pointers, mas
 _watched("create_atomic_rmw", lambda op, pointers, value, mask, *_: (pointers, mask))
 
 
+_patch_tensor = interpreter._patch_lang_tensor
+
+
+def _with_index(tensor: Any, scope: Any) -> None:
+    """A number that a loop begins at; NumPy no longer takes an array of one for it."""
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+interpreter._patch_lang_tensor = _with_index
 _cast = InterpreterBuilder.cast_impl
 
 
@@ -166,7 +182,7 @@ class Interpreted:
 
     def __post_init__(self) -> None:
         self.index, self.name = 0, "cpu"
-        self.empty, self.launches, self.records = _empty_strided_cpu, 0, 0
+        self.launches, self.records, self.tape = 0, 0, Tape()
         self.error: Exception | None = None
         self._functions = {k.name: self._function(k) for k in self.source.kernels}
         self._callback = LAUNCH(self._launch)  # kept: native code calls it
@@ -177,6 +193,12 @@ class Interpreted:
         function.fn.__globals__["libdevice"] = Libdevice()
         return function
 
+    def empty(self, shape: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+        made: torch.Tensor = _empty_strided_cpu(shape, strides, dtype)
+        if dtype is torch.uint8:
+            self.tape.arenas.append(made)
+        return made
+
     @property
     def launch_address(self) -> int:
         return ctypes.cast(self._callback, ctypes.c_void_p).value or 0
@@ -186,6 +208,9 @@ class Interpreted:
 
     def stream(self) -> int:
         return 0
+
+    def is_recording(self) -> bool:
+        return False
 
     def flag(self) -> torch.Tensor:
         return torch.zeros(1, dtype=torch.int32)
@@ -198,6 +223,9 @@ class Interpreted:
 
     def error_text(self, code: int) -> str:
         return str(self.error)
+
+    def recorder(self) -> Tape:
+        return self.tape
 
     def recorded(self, run: Callable[[int], int]) -> Callable[[int], int]:
         """What was recorded runs when it is replayed, over the table as it was."""
@@ -222,9 +250,9 @@ class Interpreted:
     def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
         slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(len(kernel.pointers))]
         addresses = [slot.value or 0 for slot in slots]
-        for k in range(2):  # Triton's own parameters stay empty
+        for k in range(2):  # Triton's own parameters: memory for programs that need some
             hidden = ctypes.c_void_p.from_address(parameters[len(kernel.pointers) + k])
-            assert hidden.value is None
+            assert (hidden.value is not None) == (k == 0 and kernel.scratch > 0)
         spans = [*self.spans[kernel.name], 4]
         Bounds.allowed = tuple((a, a + n) for a, n in zip(addresses, spans, strict=False))
         data = addresses[: len(addresses) - kernel.checks]
@@ -240,11 +268,14 @@ def _at(address: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.frombuffer(memory, dtype=dtype)
 
 
-def graph_of(made: Stages, target: Target = TARGET) -> tuple[DeviceGraph, Interpreted]:
+def graph_of(
+    made: Stages, target: Target = TARGET, **options: Any
+) -> tuple[DeviceGraph, Interpreted]:
     """What the stages made of a function, linked."""
     source = emit(made.plan, made.scheduled, target)
     assert isinstance(source, DeviceSource)
-    return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, snapshot({}))
+    config = snapshot(options)
+    return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, config)
 
 
 def _bytes(buffer: Any) -> int:
@@ -266,7 +297,9 @@ def link_interpreted(
     cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
     binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
     device = Interpreted(source, spans)
-    return DeviceGraph(plan, source, binary, constants, device, config), device
+    graph = DeviceGraph(plan, source, binary, constants, device, config)
+    recorded(graph, constants)
+    return graph, device
 
 
 def run_kernel(
@@ -288,14 +321,15 @@ def run_kernel(
 
 
 def tiled(
-    function: Callable[..., Any], *inputs: Any, target: Target = TARGET, **options: Any
-) -> Stages:
+    function: Callable[..., Any], *inputs: Any, target: Target = TARGET,
+    choices: Choices = NO_CHOICES, **options: Any,
+) -> Stages:  # fmt: skip
     """Every stage up to `schedule`, for the GPU."""
     found: list[Stages] = []
     config = snapshot({name.replace("__", "."): value for name, value in options.items()})
 
     def compiler(module: torch.fx.GraphModule) -> Callable[..., Any]:
-        found.append(staged(module, target, config, inputs))
+        found.append(staged(module, target, config, inputs, choices))
         return module.forward  # type: ignore[no-any-return]
 
     with torch.no_grad():

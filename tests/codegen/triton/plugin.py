@@ -21,6 +21,7 @@ class _Compiled:
 
     def __init__(self, graph: Any, device: Any) -> None:
         self.graph, self.device, self._boxed_call = graph, device, True
+        self.policy = graph.policy
 
     def __call__(self, args: list[Any]) -> Any:
         try:
@@ -31,6 +32,7 @@ class _Compiled:
         return results
 
     call = __call__
+    call._boxed_call = True  # type: ignore[attr-defined]  # it takes its inputs as one list
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,14 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
         scheduled.clear()
         return TARGET
 
-    def keep(kernel: Any, target: Any, config: Any) -> Any:
-        scheduled.append(schedule(kernel, target, config))
+    def keep(kernel: Any, *args: Any) -> Any:
+        scheduled.append(schedule(kernel, *args))
         return scheduled[-1]
 
     def build(source: Any, target: Any, config: Any, trace: Any) -> None:
         """The interpreter reads the source itself."""
 
-    def link(plan: Any, source: Any, binary: Any, constants: Any, config: Any, target: Any) -> Any:
+    def link(plan: Any, source: Any, _: Any, constants: Any, config: Any, *more: Any) -> Any:
         return _Compiled(*link_interpreted(plan, source, list(scheduled), constants, config))
 
     compiler.target_for, compiler.schedule = target_for, keep

@@ -12,23 +12,29 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from litz.build.triton import compile_kernels
+from litz.build import triton_worker
+from litz.build.triton import _job, compile_kernels
 from litz.codegen.triton.module import emit_kernels
 from litz.config import snapshot
 from litz.errors import InternalError
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
-from litz.target import cuda
+from litz.runtime.counters import Counters
+from litz.schedule.tile import candidates, neighbours
+from litz.target import configured, cuda
 from tests.codegen.triton.cases import NAMES
 from tests.stages import Stages, staged, through_aot
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+GPUTarget = pytest.importorskip("triton.backends.compiler").GPUTarget
+ASTSource = pytest.importorskip("triton.compiler").ASTSource
 ROOT = Path(__file__).parents[3]
 ELF = b"\x7fELF"
 
@@ -73,13 +79,15 @@ def test_every_kernel_becomes_a_cubin(outcome: Any, tmp_path: Path, monkeypatch:
     assert {c.warps for c in cubins.values()} == {k.warps for k in named}
 
 
-def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
+def scheduled(function: Any, *inputs: torch.Tensor, **options: Any) -> Stages:
     """Every stage up to `schedule`, for a GPU."""
     found: list[Stages] = []
-    target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
+    config = snapshot({name.replace("__", "."): value for name, value in options.items()})
+    target = configured(replace(cuda((9, 0), 132), device="cpu"), config)
+    target = replace(target, product_rows=16)
 
     def compiler(module: torch.fx.GraphModule) -> Any:
-        found.append(staged(module, target, snapshot({}), inputs))
+        found.append(staged(module, target, config, inputs))
         return module.forward
 
     with torch.no_grad():
@@ -87,8 +95,8 @@ def scheduled(function: Any, *inputs: torch.Tensor) -> Stages:
     return found[0]
 
 
-def kernels_of(function: Any, *inputs: torch.Tensor) -> tuple[DeviceKernel, ...]:
-    made = scheduled(function, *inputs)
+def kernels_of(function: Any, *inputs: torch.Tensor, **options: Any) -> tuple[DeviceKernel, ...]:
+    made = scheduled(function, *inputs, **options)
     return emit_kernels(made.plan, made.scheduled).kernels
 
 
@@ -99,6 +107,29 @@ def test_memory_itself_adds_every_type_it_can(dtype: torch.dtype) -> None:
     *_, kernel = kernels_of(lambda x, i: x.index_put((i,), x, accumulate=True), x, i)
     assert "tl.atomic_add" in kernel.text
     assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_half_that_is_computed_with_is_rounded_first(dtype: torch.dtype) -> None:
+    """LLVM joins a product and a sum of halves to one step, unless it is told not to."""
+    x = torch.ones(64, 64, dtype=dtype)
+
+    def kernel(emulate: bool) -> DeviceKernel:
+        (found,) = kernels_of(lambda x, y: x * y + y, x, x, emulate_precision_casts=emulate)
+        return found
+
+    def joins(kernel: DeviceKernel) -> bool:
+        job = _job(kernel, 90)
+        function = triton_worker.function_of(kernel.text, kernel.name)
+        pointers = dict(zip(function.arg_names, kernel.pointers, strict=True))
+        made = triton.compile(
+            ASTSource(function, signature=pointers, attrs={}),
+            target=GPUTarget("cuda", 90, 32), options=triton_worker.options(job),
+        )  # fmt: skip
+        return "fma.rn." in made.asm["ptx"]
+
+    assert joins(kernel(emulate=False)) and not joins(kernel(emulate=True))
+    assert joins(replace(kernel(emulate=True), rounds=False))  # what the flag is for
 
 
 def test_places_beyond_32_bits_are_counted_in_64() -> None:
@@ -134,6 +165,85 @@ def test_tiles_follow_sizes_and_strides(
     assert eval(repr(kernel.choice), {"Tiling": Tiling}) == kernel.choice
     points = math.prod(blocks) * row
     assert 32 * kernel.choice.warps <= max(points, 32)
+
+
+@pytest.mark.parametrize(
+    ("function", "online", "plain"),
+    [(lambda x: x.softmax(1), 2, 3), (lambda x: x.logsumexp(1), 1, 2)],
+)
+def test_a_long_row_of_exponentials_is_read_once_less(
+    function: Any, online: int, plain: int
+) -> None:
+    with FakeTensorMode():
+        x = torch.empty(4096, 50304, dtype=torch.bfloat16)
+        (one,) = kernels_of(function, x)
+        (other,) = kernels_of(function, x, online_softmax=False)
+    assert one.text.count("tl.load(") == online and other.text.count("tl.load(") == plain
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "plain"),
+    [
+        (lambda x: x.sum(), (1 << 24,), 2),
+        (lambda x: x.mean(1).exp(), (10, 300001), 3),
+        (lambda x: x.sum(0), (300000, 40), 2),
+        (lambda x: x.sum(0), (8192, 8192), 2),
+        (lambda x: x.argmax(), (1 << 24,), 1),
+        (lambda x: x.sum(1), (4096, 4096), 1),
+    ],
+)
+def test_programs_of_one_launch_share_a_few_long_rows(
+    function: Any, shape: tuple[int, ...], plain: int
+) -> None:
+    with FakeTensorMode():
+        x = torch.empty(shape)
+        (kernel,) = scheduled(function, x, triton__cooperative_reductions=True).scheduled
+        usual = scheduled(function, x).scheduled
+    assert len(usual) == plain
+    # Nothing else splits rows in which a place is asked for.
+    assert all(k.choice.share == 1 or "argmax" in k.kernel.name for k in usual)
+    share, piece = kernel.choice.share, kernel.choice.piece
+    assert (share > 1) == (shape != (4096, 4096)) == ("share each row" in str(kernel.steps))
+    (row,) = kernel.kernel.phases[0].inner
+    assert share == 1 or (share - 1) * piece < row.extent.number <= share * piece
+
+
+def test_counters_belong_to_a_stream_or_a_recording() -> None:
+    device = SimpleNamespace(name="cpu", is_recording=lambda: False)
+    counters = Counters(3, device)
+    first = counters(7)
+    assert counters(7) is first and counters(None) is counters(0) is not first
+    device.is_recording = lambda: True
+    assert counters(7) is not first and not counters(7).any() and len(counters(7)) == 3
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: x + 1, (1 << 20,)),
+        (lambda x: x.t().contiguous(), (4096, 4096)),
+        (lambda x: x.softmax(1), (65536, 768)),
+        (lambda x: x.amax(1), (4096, 30000)),
+        (lambda x: x.sum(0), (3000, 1 << 16)),
+        (lambda x: x + 1, (5,)),
+    ],
+)
+def test_candidates_begin_with_the_rule_and_keep_what_is_no_choice(
+    function: Any, shape: tuple[int, ...]
+) -> None:
+    with FakeTensorMode():
+        (kernel,) = scheduled(function, torch.empty(shape)).scheduled
+    few, many = candidates(kernel), candidates(kernel, wide=True)
+    assert few[0] == many[0] == kernel.choice
+    assert len(set(few)) == len(few) <= 3 and len(set(many)) == len(many)
+    assert set(few) <= set(many) and len(many) >= len(few)
+    assert set(neighbours(kernel, kernel.choice)) < set(many) or shape == (5,)
+    for tiling in many:
+        assert replace(tiling, blocks=(), row=1, warps=1, stages=1) == replace(
+            kernel.choice, blocks=(), row=1, warps=1, stages=1
+        )
+        whole = math.prod(tiling.blocks) * max(tiling.row, 1)
+        assert 32 * tiling.warps <= max(whole, 32)
 
 
 def test_what_triton_rejects_is_shown_with_its_text() -> None:

@@ -1,0 +1,207 @@
+"""The space on a GPU: tiles of a product worth a thought, and how long each should take.
+
+In: a product's size, the target and the flags. Out: `ProductChoice`s, likely ones first; what does
+not fit a multiprocessor's shared memory or registers is not among them. The library's product is
+what the rules take, so it is timed against every one of them. Example: of 4096 x 768 x 3072 in
+bfloat16, tiles of 128 x 256 lead the list, and 64 x 64 are not on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from litz.autotune.cost import Machine
+from litz.autotune.regions import Size
+from litz.config import Config
+from litz.ir.choices import ProductChoice
+from litz.target import Target
+
+# Rows, columns, points of the sum a step (of two bytes each), warps. Sixteen rows are the fewest
+# that tensor cores take.
+TILES = (
+    (128, 256, 64, 8), (256, 128, 64, 8), (128, 128, 64, 4), (128, 128, 64, 8), (128, 128, 128, 8),
+    (64, 256, 64, 4), (256, 64, 64, 4), (64, 128, 64, 4), (128, 64, 64, 4), (64, 128, 128, 4),
+    (64, 64, 64, 4), (64, 64, 128, 4), (64, 32, 128, 4), (32, 128, 128, 4), (32, 64, 128, 4),
+    (32, 32, 128, 4), (16, 128, 128, 4), (16, 64, 128, 4), (16, 64, 256, 4), (16, 32, 256, 4),
+)  # fmt: skip
+SLICES = (2, 4, 8)
+SHORTEST_SLICE = 256
+# Choices that are timed unless all are asked for, and how many of them load by threads.
+SHORT_LIST, BY_THREADS = 8, 2
+# How much slower than the best estimate is still worth a trial.
+NEAR = 1.6
+# A multiprocessor: bytes of shared memory, registers of four bytes, and what one thread may have of
+# them beside its sums.
+SHARED, REGISTERS, OTHERS = 227 * 1024, 1 << 16, 56
+MOST_REGISTERS = 255
+STAGES = (3, 4, 5, 2)
+# Bytes a clock that a multiprocessor gets from the cache that all share.
+CACHE_BYTES = 45
+# Seconds: of a launch, and of a tile before and behind its loop.
+LAUNCH, ENDS = 2e-6, 1e-6
+# What the library reaches of the peak, and we do beside the limits below.
+LIBRARY, OURS = 0.8, 0.75
+# A generation's multiply-adds (counted as two) a clock and multiprocessor, of two bytes; clocks a
+# second; bytes of memory a second. Only ratios count, so one entry speaks for its relatives.
+GENERATIONS = {8: (2048, 1.4e9, 1.6e12), 9: (4096, 1.7e9, 4.0e12), 10: (8192, 1.8e9, 7.0e12)}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a tile lies on a multiprocessor: steps that are under way, and tiles at a time."""
+
+    stages: int
+    resident: int
+
+
+def machine_of(target: Target) -> Machine:
+    """The peaks of a GPU, by its generation."""
+    rate, clock, bandwidth = _generation(target)
+    return Machine(rate * clock * target.threads, bandwidth)
+
+
+def candidates(size: Size, target: Target, config: Config, machine: Machine) -> list[ProductChoice]:
+    """What to time, besides the rule's own choice."""
+    named = {"CPP": "LITZ", "TRITON": "LITZ"}
+    allowed = {named.get(b, b) for b in config.max_autotune_gemm_backends.split(",")}
+    found = [ProductChoice("ATEN")] if "ATEN" in allowed else []
+    exact = size.dtype == "float32" and not torch.backends.cuda.matmul.allow_tf32
+    if "LITZ" not in allowed or exact:  # tensor cores have nothing to offer for exact f32
+        return found
+    ours = tiles(size, target)
+    ours.sort(key=lambda choice: estimate(size, choice, target, machine))
+    if config.max_autotune_gemm_search_space == "DEFAULT":
+        ours = _short(size, ours, target, machine)
+    if size.follows and config.benchmark_epilogue_fusion and config.epilogue_fusion and ours:
+        found.append(replace(ours[0], fused=False))
+    return found + ours
+
+
+def _short(
+    size: Size, ordered: list[ProductChoice], target: Target, machine: Machine
+) -> list[ProductChoice]:
+    """The likeliest, of each tile its two best forms."""
+    if not ordered:
+        return []
+    best = estimate(size, ordered[0], target, machine)
+    near = [c for c in ordered if estimate(size, c, target, machine) < NEAR * best]
+    threads = [c for c in near if c.form == "TILES"][:BY_THREADS]
+    copied = [c for c in near if c.form != "TILES"][: SHORT_LIST - len(threads)]
+    return copied + threads
+
+
+def tiles(size: Size, target: Target) -> list[ProductChoice]:
+    """All tiles that fit, in all forms, and with the sum in slices where tiles are few."""
+    found = []
+    for height, width, step, warps in TILES:
+        step = step * 2 // size.bytes
+        if _is_wasteful(size.rows, height) or _is_wasteful(size.columns, width):
+            continue
+        if step > max(size.depth, 32):
+            continue
+        fit = fit_of(height, width, step, warps, size.bytes)
+        if fit is None:
+            continue
+        base = ProductChoice(
+            form="TILES", height=height, width=width, step=step, warps=warps, stages=fit.stages
+        )
+        found += [replace(base, slices=n) for n in (None, *_slices(size, base, target))]
+    copies = target.copies_tiles and size.bytes < 4
+    forms = ["TILES"] + (["DESCRIPTORS", "PERSISTENT"] if copies else [])
+    made = [replace(choice, form=form) for choice in found for form in forms]
+    return [c for c in made if c.form != "PERSISTENT" or _takes_turns(size, c, target)]
+
+
+def beside(size: Size, choice: ProductChoice, target: Target) -> list[ProductChoice]:
+    """One field twice or half as large, or one stage more or fewer."""
+    if choice.form is None:
+        return []
+    found = []
+    for name, low, high in (("height", 16, 256), ("width", 16, 256), ("step", 16, 256),
+                            ("warps", 2, 8)):  # fmt: skip
+        value = getattr(choice, name)
+        found += [replace(choice, **{name: n}) for n in (2 * value, value // 2) if low <= n <= high]
+    stages = choice.stages or 3
+    found += [replace(choice, stages=n) for n in (stages + 1, stages - 1) if 2 <= n <= 6]
+    return [c for c in found if _room(c, size)]
+
+
+def _room(choice: ProductChoice, size: Size) -> bool:
+    height, width, step, warps = choice.height, choice.width, choice.step, choice.warps
+    assert height and width and step and warps and choice.stages
+    fits = fit_of(height, width, step, warps, size.bytes) is not None
+    return fits and choice.stages * (height + width) * step * size.bytes <= SHARED
+
+
+def _is_wasteful(extent: int, block: int) -> bool:
+    """Whether half of a tile would lie outside."""
+    return block > 16 and block >= 2 * extent
+
+
+def fit_of(height: int, width: int, step: int, warps: int, each: int) -> Fit | None:
+    """The most steps under way, up to five, that leave the most tiles on a multiprocessor; None if
+    not even two fit."""
+    threads = 32 * warps
+    registers = height * width // threads + OTHERS
+    if registers > MOST_REGISTERS:
+        return None
+    by_registers = REGISTERS // (registers * threads)
+    staged = (height + width) * step * each
+    stored = height * width * 2  # on the way out
+    options = [(min(by_registers, SHARED // max(n * staged, stored)), n) for n in (2, 3, 4, 5)]
+    options = [(resident, n) for resident, n in options if resident]
+    if not options:
+        return None
+    enough = [option for option in options if option[1] >= 3] or options
+    resident, stages = max((min(resident, 2), n) for resident, n in enough)
+    return Fit(stages, resident)
+
+
+def _count(size: Size, choice: ProductChoice) -> int:
+    assert choice.height is not None and choice.width is not None
+    down, across = -(-size.rows // choice.height), -(-size.columns // choice.width)
+    return size.batches * down * across
+
+
+def _slices(size: Size, choice: ProductChoice, target: Target) -> list[int]:
+    """Slices that give multiprocessors which would have nothing to do a part of the sum."""
+    if size.batches > 1 or _count(size, choice) * 2 > target.threads:
+        return []
+    return [n for n in SLICES if size.depth % n == 0 and size.depth // n >= SHORTEST_SLICE]
+
+
+def _takes_turns(size: Size, choice: ProductChoice, target: Target) -> bool:
+    return _count(size, choice) * (choice.slices or 1) > target.threads
+
+
+def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine) -> float:
+    """Seconds of one product."""
+    peak = machine.flops * 2 / size.bytes
+    read = size.bytes * size.batches * (size.rows + size.columns) * size.depth
+    written = size.bytes * size.batches * size.rows * size.columns
+    memory = (read + written) / machine.bandwidth
+    if choice.form is None:
+        return LAUNCH + max(size.flops / (LIBRARY * peak), memory)
+    height, width, step, warps = choice.height, choice.width, choice.step, choice.warps
+    assert height and width and step and warps
+    fit = fit_of(height, width, step, warps, size.bytes)
+    assert fit is not None
+    slices = choice.slices or 1
+    depth = -(-size.depth // slices)
+    count = _count(size, choice) * slices
+    rounds = -(-count // (target.threads * fit.resident)) * fit.resident
+    computing = 2 * height * width * depth / (OURS * peak / target.threads)
+    moving = (height + width) * depth * size.bytes / (CACHE_BYTES * _generation(target)[1])
+    one = max(computing, moving)
+    ends = ENDS * (rounds / fit.resident if choice.form != "PERSISTENT" else 1)
+    extra = 0.0 if slices == 1 else LAUNCH + 8 * slices * written / size.bytes / machine.bandwidth
+    apart = 0.0 if choice.fused else LAUNCH + 2 * written / machine.bandwidth
+    by_threads = 1.1 if choice.form == "TILES" else 1.0
+    return LAUNCH + max(rounds * one * by_threads + ends, memory) + extra + apart
+
+
+def _generation(target: Target) -> tuple[int, float, float]:
+    number = int(target.name.removeprefix("sm_")) // 10
+    return GENERATIONS[max((g for g in GENERATIONS if g <= number), default=8)]

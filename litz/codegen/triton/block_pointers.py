@@ -1,0 +1,77 @@
+"""Block pointers: an access of a whole tile at even steps, as one value that Triton knows more of.
+
+In: a place in a buffer and the sides of the tile along which it differs. Out: the texts of a load
+or a store, or None where the steps along some side are not even, where a guard tells points apart,
+or where Triton has no such pointers (truth values, places of 64 bits): then pointers are added up
+as ever. With `triton.use_block_ptr`, `b1[x * 100 + r]` over rows of 100 becomes
+
+    tl.load(tl.make_block_ptr(b1 + (x * 100), [100], [1], [0], [128], [0]), boundary_check=(0,),
+            padding_option="zero")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from litz.codegen.triton.tiles import Sides, Tile
+from litz.ir.dtypes import BOOL
+from litz.ir.expr import Expr
+from litz.ir.index import coefficient
+from litz.ir.program import Buffer
+
+
+@dataclass(frozen=True)
+class Access:
+    """The sides it runs along in the order of the tile, how far a step along each goes, and where
+    it begins without them."""
+
+    sides: tuple[Expr, ...]
+    strides: tuple[int, ...]
+    rest: Expr
+
+
+def access_of(tile: Tile, buffer: Buffer, index: Expr, sides: Sides) -> Access | None:
+    """The even steps of an access, if it has them along all sides."""
+    if not tile.tiling.block_pointers or tile.tiling.wide or buffer.dtype is BOOL:
+        return None
+    if not sides or sides != index.axes & tile.sides or any(a not in tile.starts for a in sides):
+        return None
+    ordered = tuple(a for a in tile.ordered if a in sides)
+    strides: list[int] = []
+    for axis in ordered:
+        found = coefficient(index, axis)
+        if found is None or not found[0].is_const or found[0].number < 1:
+            return None
+        strides.append(found[0].number)
+        index = found[1]
+    return None if index.axes & sides else Access(ordered, tuple(strides), index)
+
+
+def pointer_text(tile: Tile, access: Access, base: str) -> tuple[str, str]:
+    """The pointer, and which of its sides may end inside a block."""
+    shape = [a.extent.number for a in access.sides]
+    starts = ", ".join(tile.starts[a] for a in access.sides)
+    blocks = [tile.length(a) for a in access.sides]
+    order = sorted(range(len(shape)), key=lambda k: access.strides[k])
+    text = f"tl.make_block_ptr({base}, {shape}, {list(access.strides)}, [{starts}], {blocks}"
+    checked = [str(k) for k, a in enumerate(access.sides) if tile.is_masked(a)]
+    check = f", boundary_check=({', '.join(checked)},)" if checked else ""
+    return f"{text}, {order})", check
+
+
+def loaded(tile: Tile, access: Access, base: str) -> str:
+    """The load, in the shape that the tile gives its values."""
+    pointer, check = pointer_text(tile, access, base)
+    padding = ', padding_option="zero"' if check else ""
+    text = f"tl.load({pointer}{check}{padding})"
+    if len(access.sides) == tile.rank:
+        return text
+    return f"{text}[{', '.join(':' if a in access.sides else 'None' for a in tile.places)}]"
+
+
+def stored(tile: Tile, access: Access, base: str, value: str) -> str:
+    """The store of a value that is there at every point of the access, in the tile's shape."""
+    pointer, check = pointer_text(tile, access, base)
+    if len(access.sides) < tile.rank:
+        value = f"tl.reshape({value}, {[tile.length(a) for a in access.sides]})"
+    return f"tl.store({pointer}, {value}{check})"

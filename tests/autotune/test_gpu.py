@@ -1,0 +1,217 @@
+"""Tuning for a GPU, with times that the tests make up: what is asked, pruned and taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from litz.autotune import Tuning, gpu, tune
+from litz.autotune.regions import Size
+from litz.autotune.results import Ratio
+from litz.autotune.stored import choice_of
+from litz.autotune.trial import Here, Variant
+from litz.capture import capture
+from litz.config import snapshot
+from litz.ir.choices import ProductChoice
+from litz.ir.graph import Graph
+from litz.ir.program import Extern
+from litz.ir.scheduled import Tiling
+from litz.passes import optimize
+from litz.target import cuda
+from litz.trace import Trace
+from tests.stages import through_aot
+
+TARGET = replace(cuda((9, 0), 132), device="cpu")
+MACHINE = gpu.machine_of(TARGET)
+UP = Size(1, 4096, 768, 3072, "bfloat16", 2, True, True)
+Times = Callable[[Any], float | str]
+
+
+def captured(function: Any, *shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Graph:
+    """A function's graph as it is tuned for a GPU."""
+    found: list[Graph] = []
+
+    def compiler(module: torch.fx.GraphModule) -> Any:
+        found.append(optimize(capture(module, "inference"), TARGET, snapshot({})))
+        return module.forward
+
+    with FakeTensorMode(), torch.no_grad():
+        through_aot(lambda *args: function(*args), compiler)(
+            *(torch.empty(s, dtype=dtype) for s in shapes)
+        )
+    return found[0]
+
+
+@pytest.fixture
+def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """`tuned(graph, times, **flags)`: what tuning comes to, what was asked, what was prepared."""
+
+    def tuned(graph: Graph, times: Times, **flags: Any) -> tuple[Tuning, list[Any], list[Variant]]:
+        asked: list[Any] = []
+        prepared: list[Variant] = []
+
+        def tried(self: Here, rule: Variant, other: Variant, seconds: float) -> Ratio | str:
+            chosen = other.choices
+            asked.append(next(iter((*chosen.products.values(), *chosen.tilings.values()))))
+            found = times(asked[-1])
+            return found if isinstance(found, str) else Ratio(found, found, found, 1e-5)
+
+        monkeypatch.setattr(Here, "tried", tried)
+        monkeypatch.setattr(Here, "prepare", lambda self, found, end: prepared.extend(found))
+        options = {"cache_dir": str(tmp_path), "max_autotune_report_choices_stats": False}
+        config = snapshot({**options, **flags})
+        return tune(graph, TARGET, config, Trace()), asked, prepared
+
+    return tuned
+
+
+def layer(x: Any, w: Any, b: Any, v: Any, c: Any) -> torch.Tensor:
+    """Up, GELU, down, residual, norm: as a transformer has it."""
+    return F.layer_norm(x + F.linear(F.gelu(F.linear(x, w, b)), v, c), x.shape[-1:])
+
+
+SHAPES = ((4096, 768), (3072, 768), (3072,), (768, 3072), (768,))
+
+
+def test_products_are_asked_about_with_what_they_would_take_in(made_up: Any) -> None:
+    graph = captured(layer, *SHAPES)
+    tuning, asked, prepared = made_up(graph, lambda choice: 1.5, max_autotune_gemm=True)
+    whats = [f.what for f in tuning.findings]
+    assert sorted(whats) == [
+        "product, 4096 x 3072 x 768, bfloat16, with more",
+        "product, 4096 x 768 x 3072, bfloat16, with more",
+    ]
+    assert asked and not tuning.choices.products
+    # Both ways do all of it: the library with a kernel behind it, ours with the GELU inside.
+    library, ours = prepared[0].program.body, prepared[2].program.body
+    assert isinstance(library[0], Extern) and len(library) == 2
+    assert len(ours) in (1, 2) and not any(isinstance(s, Extern) for s in ours)
+    assert len(prepared) == len(asked) + 2  # and the rule's of each
+
+
+def test_the_quickest_is_taken_and_kept(made_up: Any) -> None:
+    graph = captured(layer, *SHAPES)
+
+    def times(choice: ProductChoice) -> float:
+        return 0.5 if choice.form == "DESCRIPTORS" and choice.fused else 1.5
+
+    tuning, _, _ = made_up(graph, times, max_autotune_gemm=True)
+    chosen = tuning.choices.products
+    assert len(chosen) == 2 and {c.form for c in chosen.values()} == {"DESCRIPTORS"}
+    again, asked, _ = made_up(graph, lambda choice: 2.0, max_autotune_gemm=True)
+    assert not asked and again.choices == tuning.choices
+
+
+def test_the_library_stays_if_nothing_is_surely_quicker(made_up: Any) -> None:
+    tuning, _, _ = made_up(captured(layer, *SHAPES), lambda choice: 0.98, max_autotune_gemm=True)
+    assert not tuning.choices.products and all(f.choice == f.default for f in tuning.findings)
+
+
+def test_backends_limit_what_is_tried(made_up: Any) -> None:
+    graph = captured(layer, *SHAPES)
+    flags = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN"}
+    _, asked, _ = made_up(graph, lambda choice: 0.5, **flags)
+    assert not asked  # the rule's already
+    one = captured(lambda x, w: x @ w.t(), (1, 2048), (4096, 2048))
+    _, asked, _ = made_up(one, lambda choice: 0.5, max_autotune_gemm=True)
+    assert ProductChoice("ATEN") in asked
+    flags["max_autotune_gemm_backends"] = "TRITON"
+    _, asked, _ = made_up(one, lambda choice: 0.5, **flags)
+    assert ProductChoice("ATEN") not in asked
+
+
+def test_exact_singles_stay_with_the_library(made_up: Any) -> None:
+    graph = captured(lambda x, w: x @ w, (512, 512), (512, 512), dtype=torch.float32)
+    _, asked, _ = made_up(graph, lambda choice: 0.5, max_autotune_gemm=True)
+    assert not asked
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        _, asked, _ = made_up(graph, lambda choice: 0.5, max_autotune_gemm=True)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert asked
+
+
+def test_what_does_not_fit_is_not_tried() -> None:
+    for size in (UP, replace(UP, rows=16), replace(UP, bytes=1, dtype="int8")):
+        for choice in gpu.tiles(size, TARGET):
+            staged = choice.stages * (choice.height + choice.width) * choice.step * size.bytes
+            assert staged <= gpu.SHARED
+            assert choice.height * choice.width // (32 * choice.warps) < gpu.MOST_REGISTERS
+            assert choice.height < 2 * size.rows or choice.height == 16
+    assert gpu.fit_of(256, 256, 64, 4, 2) is None  # 512 sums a thread
+    older = replace(TARGET, name="sm_80", copies_tiles=False)
+    assert {c.form for c in gpu.tiles(UP, older)} == {"TILES"}
+
+
+def test_the_short_list_is_short_and_the_long_one_is_not() -> None:
+    few = gpu.candidates(UP, TARGET, snapshot({}), MACHINE)
+    every = snapshot({"max_autotune_gemm_search_space": "EXHAUSTIVE"})
+    many = gpu.candidates(UP, TARGET, every, MACHINE)
+    assert len(few) <= gpu.SHORT_LIST + 2 < len(many) and set(few) <= set(many)
+    best = gpu.estimate(UP, few[2], TARGET, MACHINE)
+    assert best < gpu.estimate(UP, ProductChoice(form="TILES", height=64, width=64, step=64,
+                                                 warps=4, stages=3), TARGET, MACHINE)  # fmt: skip
+
+
+def test_long_sums_of_few_tiles_are_sliced() -> None:
+    long = Size(1, 64, 16384, 64, "bfloat16", 2, False, True)
+    assert any(c.slices for c in gpu.tiles(long, TARGET))
+    assert not any(c.slices for c in gpu.tiles(UP, TARGET))
+
+
+def test_the_descent_walks_through_tiles(made_up: Any) -> None:
+    """Times fall with the number of stages, of which the list has as many as fit."""
+
+    def times(choice: ProductChoice) -> float:
+        return 1.5 if choice.form is None else 0.5 + 0.05 * choice.stages
+
+    flags = {"max_autotune_gemm": True, "coordinate_descent_tuning": True}
+    graph = captured(lambda x, w: x @ w.t(), (256, 512), (512, 512))
+    plain, _, _ = made_up(graph, times, max_autotune_gemm=True)
+    walked, _, _ = made_up(graph, times, **flags)
+    (one,), (other,) = plain.choices.products.values(), walked.choices.products.values()
+    assert other.stages == 2 < one.stages
+
+
+@pytest.mark.parametrize(
+    ("flags", "few"),
+    [
+        ({"triton.autotune_at_compile_time": True}, True),
+        ({"max_autotune": True}, True),
+        ({"max_autotune_pointwise": True}, False),
+    ],
+)
+def test_tilings_of_other_kernels_are_tried(made_up: Any, flags: Any, few: bool) -> None:
+    graph = captured(lambda x: x.softmax(-1) + 1, (4096, 768), dtype=torch.float32)
+    tuning, asked, _ = made_up(graph, lambda t: 0.5 if t.warps == 8 else 1.5, **flags)
+    (finding,) = tuning.findings
+    assert isinstance(finding.default, Tiling) and all(isinstance(t, Tiling) for t in asked)
+    assert (len(set(asked)) <= 2) == few
+    chosen = list(tuning.choices.tilings.values())
+    assert few or [t.warps for t in chosen] == [8]
+    assert "->" in finding.table()
+
+
+def test_a_kept_tiling_is_read_with_care() -> None:
+    rule = Tiling((4, 128), 64, 4)
+    assert choice_of(rule, {"blocks": [8, 64], "warps": 2}) == replace(
+        rule, blocks=(8, 64), warps=2
+    )
+    for wrong in ({"blocks": [8]}, {"warps": "2"}, {"row": 0}, {"nothing": 1}):
+        with pytest.raises((ValueError, TypeError)):
+            choice_of(rule, wrong)
+
+
+def test_a_process_of_its_own_is_not_for_gpus(made_up: Any) -> None:
+    graph = captured(lambda x, w: x @ w.t(), (256, 512), (512, 512))
+    flags = {"max_autotune_gemm": True, "autotune_in_subproc": True}
+    tuning, asked, _ = made_up(graph, lambda choice: 0.5, **flags)
+    assert asked and any("autotune_in_subproc" in d.reason for d in tuning.decisions)

@@ -1,0 +1,161 @@
+"""Matrix products as the GPU computes them: every form, type and layout, at small sizes with edges.
+
+In: `TRITON_INTERPRET=1 python -m tests.codegen.triton.product_cases`. Out: a line of JSON for a
+case, as `cases` prints them: its name, what was wrong with it, and its kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from litz.ir.choices import ANY, Choices, ProductChoice
+from tests.codegen.triton.cases import _interpreter
+from tests.stages import as_array
+
+TILE = {"height": 32, "width": 32, "step": 32, "warps": 4, "stages": 2}
+TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i8": torch.int8}
+
+
+def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    if dtype is torch.int8:
+        return torch.randint(-90, 90, shape, generator=generator).to(dtype)
+    return torch.randn(*shape, generator=generator).to(dtype)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of products, the choice about them, and how many kernels it becomes."""
+
+    function: Callable[..., Any]
+    inputs: tuple[torch.Tensor, ...]
+    choice: ProductChoice
+    descriptors: tuple[str, ...] = ()
+    kernels: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    loose: float = 1e-5
+    tf32: bool = False
+
+
+def _choice(form: str, **more: Any) -> ProductChoice:
+    return ProductChoice(form=form, **{**TILE, **more})
+
+
+def _forms() -> dict[str, Case]:
+    """x @ w of 70 x 96 by 96 x 90: both sides end inside a tile. The weight lies either way."""
+    found = {}
+    for name, dtype in TYPES.items():
+        rows, columns = (64, 96) if name == "i8" else (70, 90)
+        x = drawn(0, rows, 96, dtype=dtype)
+        product = torch._int_mm if name == "i8" else torch.mm
+        for form in ("TILES", "DESCRIPTORS", "PERSISTENT"):
+            w = drawn(1, columns, 96, dtype=dtype)
+            copied = () if form == "TILES" else ("left", "right")
+            given = {"tf32": name == "f32"}
+            turned = Case(lambda x, w, p=product: p(x, w.t()), (x, w), _choice(form), copied)
+            found[f"{name} {form}"] = replace(turned, **given)
+            wide = drawn(1, 96, columns + 6, dtype=dtype)
+            halves = name in ("bf16", "f16")
+            copied = copied if halves else copied[:1]
+            plain = Case(lambda x, w, p=product: p(x, w), (x, wide), _choice(form), copied)
+            found[f"{name} {form} by rows"] = replace(plain, **given)
+    return found
+
+
+X, W, B, R = drawn(0, 70, 96), drawn(1, 90, 96), drawn(2, 90), drawn(3, 70, 90)
+THREE, FOUR = drawn(4, 3, 40, 64), drawn(5, 3, 64, 48)
+# A sum in another order may be rounded to a neighbour.
+ONE_BIT = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
+EPILOGUE = 2e-2  # halves are rounded where they are stored, and that differs from stage to stage
+
+CASES: dict[str, Case] = {
+    **_forms(),
+    "exact f32": Case(
+        lambda x, w: x @ w, (drawn(0, 70, 96).float(), drawn(1, 96, 90).float()),
+        _choice("DESCRIPTORS", step=16),
+    ),
+    "odd sum": Case(torch.mm, (drawn(0, 70, 50), drawn(1, 50, 90)), _choice("DESCRIPTORS")),
+    "linear, gelu": Case(
+        lambda x, w, b: F.gelu(F.linear(x, w, b)), (X, W, B), _choice("PERSISTENT"),
+        ("left", "right"), loose=EPILOGUE,
+    ),
+    "residual": Case(
+        lambda x, w, r: F.linear(x, w) + r, (X, W, R), _choice("DESCRIPTORS"), ("left", "right"),
+        loose=EPILOGUE,
+    ),
+    "epilogue apart": Case(
+        lambda x, w, r: F.linear(x, w) + r, (X, W, R), _choice("TILES", fused=False), (), 2,
+        loose=EPILOGUE,
+    ),
+    "two results": Case(
+        lambda x, w: (F.linear(x, w).relu(), F.linear(x, w) > 0), (X, W), _choice("TILES"),
+        loose=EPILOGUE,
+    ),
+    "scaled": Case(
+        lambda b, x, w: torch.addmm(b, x, w.t(), beta=0.5, alpha=2), (B, X, W), _choice("TILES"),
+        loose=EPILOGUE,
+    ),
+    **{
+        f"batch {form}": Case(torch.bmm, (THREE, FOUR), _choice(form), copied, loose=EPILOGUE)
+        for form, copied in (("TILES", ()), ("PERSISTENT", ("left", "right")))
+    },
+    "batch of heads": Case(
+        lambda q, k: q @ k.transpose(-1, -2), (drawn(6, 2, 3, 40, 32), drawn(7, 2, 3, 48, 32)),
+        _choice("DESCRIPTORS"), ("left", "right"), loose=EPILOGUE,
+    ),
+    **{
+        f"slices {form}": Case(
+            lambda x, w: F.linear(x, w).relu(), (X, W), _choice(form, slices=3), copied, 2,
+            loose=EPILOGUE,
+        )
+        for form, copied in (("TILES", ()), ("DESCRIPTORS", ("left", "right")))
+    },
+    "by rule, without the library": Case(
+        lambda x, w: x @ w, (drawn(0, 70, 64), drawn(1, 64, 90)), ProductChoice(),
+        options={"max_autotune_gemm_backends": "TRITON"},
+    ),
+}  # fmt: skip
+
+
+def check(name: str) -> list[dict[str, Any]]:
+    """Run a case and compare it; its kernels, as they go to the builder."""
+    there, case = _interpreter(), CASES[name]
+    target = replace(there.TARGET, threads=4, product_rows=1)
+    choices = Choices(products={ANY: case.choice})
+    options = {**case.options, "target": target, "choices": choices}
+    torch.backends.cuda.matmul.allow_tf32 = case.tf32
+    made = there.tiled(lambda *args: case.function(*args), *case.inputs, **options)
+    tilings = [k.choice for k in made.scheduled if k.choice.depth]
+    assert len(tilings) == 1 and len(made.scheduled) == case.kernels, made.scheduled
+    assert tilings[0].descriptors == case.descriptors, tilings[0]
+    assert (tilings[0].programs > 0) == (case.choice.form == "PERSISTENT")
+    graph, device = there.graph_of(made)
+    found = [as_array(t) for t in there.ran(graph, device, made.inputs)]
+    expected = made.fused()
+    exact = max(case.loose, ONE_BIT.get(case.inputs[0].dtype, 0.0))
+    for k, (a, b) in enumerate(zip(found, expected, strict=True)):
+        np.testing.assert_allclose(a, b, rtol=exact, atol=exact, err_msg=f"result {k}")
+    return [asdict(kernel) for kernel in graph.source.kernels]
+
+
+def main(names: list[str]) -> None:
+    for name in names or CASES:
+        kernels, wrong = [], ""
+        try:
+            kernels = check(name)
+        except Exception:
+            wrong = traceback.format_exc(limit=-4)
+        print(json.dumps([name, wrong, kernels]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,260 @@
+"""Matrix products of ours on a GPU: `python -m tests_gpu.products [forms] [models] [shapes]`.
+
+In: a machine with a GPU; a PATH without a compiler, made here. Out: a line for a check of every
+form in every type, held against float64; for the products of known models a table of every choice
+that was timed, over the library's time; and models in max-autotune beside reduce-overhead. It goes
+on after failures and stops by itself after `BUDGET` seconds.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch._dynamo import list_backends, register_backend
+
+import litz
+from litz import compiler
+from litz.autotune import Tuning
+from litz.backend import litz as backend
+from litz.bench.zoo import Scale, first_tensor, workload
+from litz.ir.choices import ANY, Choices, ProductChoice
+from tests.stages import compiled
+from tests_gpu.run import hide_compilers
+
+BUDGET = 145.0  # seconds
+SHOWN = 9  # rows of a table
+START = time.monotonic()
+DEVICE = "cuda"
+SMALL = {"height": 64, "width": 64, "step": 64, "warps": 4, "stages": 3}
+WIDE = {"height": 128, "width": 256, "step": 64, "warps": 8, "stages": 3}
+
+
+def left() -> float:
+    return BUDGET - (time.monotonic() - START)
+
+
+@contextmanager
+def forced(choice: ProductChoice) -> Iterator[None]:
+    """All products as chosen."""
+    before = compiler.tune
+    compiler.tune = lambda *args: Tuning(Choices(products={ANY: choice}))
+    try:
+        yield
+    finally:
+        compiler.tune = before
+
+
+def attempt(name: str, run: Callable[[], str]) -> None:
+    if left() < 0:
+        print(f"skip  {name}", flush=True)
+        return
+    begin = time.monotonic()
+    try:
+        print(f"ok    {name:46} {run()} ({time.monotonic() - begin:.1f} s)", flush=True)
+    except Exception as error:
+        print(f"FAIL  {name:46} {type(error).__name__}: {str(error).splitlines()[:1]}")
+        print("".join(traceback.format_exception(error))[-1800:], flush=True)
+
+
+# -- every form in every type ----------------------------------------------------------------------
+
+
+def matrices(dtype: torch.dtype, *shape: int, turned: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    *batch, m, k, n = shape
+    if dtype is torch.int8:
+        make: Any = lambda *s: torch.randint(-90, 90, s, device=DEVICE).to(dtype)  # noqa: E731
+    else:
+        make = lambda *s: torch.randn(*s, device=DEVICE).to(dtype)  # noqa: E731
+    right = make(*batch, n, k).transpose(-1, -2) if turned else make(*batch, k, n)
+    return make(*batch, m, k), right
+
+
+def right_result(dtype: torch.dtype, shape: tuple[int, ...], turned: bool, **given: Any) -> str:
+    a, b = matrices(dtype, *shape, turned=turned)
+    product = torch._int_mm if dtype is torch.int8 else torch.matmul
+    whole = dtype is torch.int8
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return product(a, b) if whole else product(a, b).relu() * 2
+
+    with forced(ProductChoice(**given)), torch.no_grad():
+        run = compiled(function, on_error="raise")
+        found = run(a, b)
+        torch.cuda.synchronize()
+    assert not run.aten_ops, run.aten_ops
+    wanted = torch.matmul(a.double(), b.double())
+    if not whole:
+        wanted = wanted.relu() * 2
+    off = ((found.double() - wanted).abs().max() / wanted.abs().max()).item()
+    tf32 = torch.backends.cuda.matmul.allow_tf32
+    most = {torch.float32: 2e-3 if tf32 else 2e-6, torch.int8: 0.0, torch.float16: 1e-3}
+    assert off <= most.get(dtype, 8e-3), f"off by {off:.2e}"
+    tilings = [k.choice for r in run.reports for k in r.scheduled]
+    used = [(t.descriptors, t.programs, t.precision) for t in tilings if t.depth]
+    return f"off {off:.1e} {used}"
+
+
+def forms() -> None:
+    shapes = {"even": (512, 256, 384), "odd": (300, 200, 260), "batch": (6, 96, 128, 160)}
+    names = {torch.bfloat16: list(shapes), torch.float16: ["odd"], torch.float32: ["even"]}
+    names[torch.int8] = ["even"]  # torch's own product of int8 takes nothing else
+    for dtype in names:
+        for form in ("TILES", "DESCRIPTORS", "PERSISTENT"):
+            for name, shape in shapes.items():
+                if name not in names[dtype]:
+                    continue
+                turned = name != "batch"
+                tile = {**SMALL, "step": 16} if dtype is torch.float32 else SMALL
+                label = f"{str(dtype)[6:]} {form} {name}"
+                attempt(label, lambda d=dtype, s=shape, t=turned, f=form, g=tile: right_result(
+                    d, s, t, form=f, **g))  # fmt: skip
+    args = (torch.bfloat16, (512, 2048, 384))
+    attempt("bf16 in slices", lambda: right_result(*args, True, form="TILES", slices=4, **SMALL))
+    more = {"form": "DESCRIPTORS", "slices": 4}
+    attempt("bf16 in slices, copied", lambda: right_result(*args, True, **more, **SMALL))
+    attempt("bf16 wide", lambda: right_result(*args, True, form="PERSISTENT", **WIDE))
+    attempt("bf16 right", lambda: right_result(*args, False, form="PERSISTENT", **WIDE))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    single = (torch.float32, (512, 256, 384), True)
+    for form in ("TILES", "DESCRIPTORS"):
+        attempt(f"tf32 {form}", lambda f=form: right_result(*single, form=f, **SMALL))
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+# -- the products of known models ------------------------------------------------------------------
+
+
+def half(*shape: int) -> torch.Tensor:
+    return (torch.randn(*shape, device=DEVICE) / 8).bfloat16()
+
+
+def linear(m: int, k: int, n: int, what: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A linear layer and what follows it in a model."""
+    x, w, b, r = half(m, k), half(n, k), half(n), half(m, n)
+    if what == "gelu":
+        return (lambda x, w, b: F.gelu(F.linear(x, w, b))), (x, w, b)
+    if what == "norm":
+        return (lambda x, w, b, r: F.layer_norm(F.linear(x, w, b) + r, (n,))), (x, w, b, r)
+    if what == "add":
+        return (lambda x, w, r: F.linear(x, w) + r), (x, w, r)
+    if what == "relu":  # a convolution of single pixels, folded norm
+        return (lambda x, w, b: F.linear(x, w, b).relu()), (x, w, b)
+    return (lambda x, w, b: F.linear(x, w, b)), (x, w, b)
+
+
+# Rows, sum, columns, what follows; whether every choice is timed.
+SHAPES = {
+    "BERT up": (4096, 768, 3072, "gelu", True),
+    "BERT down": (4096, 3072, 768, "norm", False),
+    "BERT out": (4096, 768, 768, "norm", False),
+    "BERT qkv": (4096, 768, 2304, "", False),
+    "Llama up": (2048, 2048, 11264, "", False),
+    "Llama down": (2048, 5632, 2048, "add", False),
+    "Llama out": (2048, 2048, 2048, "add", False),
+    "ViT up": (6304, 768, 3072, "gelu", False),
+    "ResNet 1x1": (100352, 64, 256, "relu", False),
+    "ResNet late": (1568, 2048, 512, "relu", False),
+    "sixteen rows": (16, 2048, 6144, "", False),
+}
+
+
+def timed(m: int, k: int, n: int, what: str, every: bool) -> str:
+    function, inputs = linear(m, k, n, what)
+    options = {
+        "max_autotune_gemm": True, "max_autotune_report_choices_stats": False,
+        "autotune_local_cache": False, "compile_threads": 16, "on_error": "raise",
+        "max_autotune_budget_seconds": min(20.0 if every else 8.0, max(left(), 1.0)),
+        "max_autotune_gemm_search_space": "EXHAUSTIVE" if every else "DEFAULT",
+    }  # fmt: skip
+    with torch.no_grad():
+        run = compiled(function, **options)
+        run(*inputs)
+    (report,) = run.reports
+    lines = []
+    for finding in report.tuning.findings:
+        rows = finding.table().splitlines()
+        lines += [f"{finding.title}, {report.tuning.timed} trials", *rows[: SHOWN + 1]]
+        lines += [row for row in rows[SHOWN + 1 :] if "->" in row or "failed" in row][:4]
+    lines += [str(d) for d in report.tuning.decisions]
+    return "\n        ".join(["", *lines])
+
+
+def shapes() -> None:
+    for name, given in SHAPES.items():
+        attempt(name, lambda g=given: timed(*g))
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+MODELS = {"bert": Scale(768, 12, 4, 32, 128, 224), "llama": Scale(2048, 16, 4, 4, 512, 224)}
+MODES = ("reduce-overhead", "max-autotune")
+
+
+def tuned(name: str) -> str:
+    made = workload(name, MODELS[name], torch.bfloat16)
+    model = made.model.to(DEVICE)
+    inputs = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in made.inputs.items()}
+
+    def call(run: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return first_tensor(run(**inputs))
+
+    wanted, runs, texts = call(model).float(), {}, []
+    folder = tempfile.mkdtemp()
+    for mode in MODES:
+        torch._dynamo.reset()
+        options = {"on_error": "raise", **litz.list_mode_options(mode), "cache_dir": folder}
+        runs[mode] = torch.compile(model, backend="litz", options=options)
+        begin = time.monotonic()
+        off = ((call(runs[mode]).float() - wanted).abs().max() / wanted.abs().max()).item()
+        texts.append(f"{mode} first call {time.monotonic() - begin:.1f} s, off {off:.4f}")
+    taken: dict[str, list[float]] = {mode: [] for mode in MODES}
+    for _ in range(7):
+        for mode, run in runs.items():
+            taken[mode].append(milliseconds(lambda r=run: call(r)))
+    texts += [f"{mode} {statistics.median(t):.3f} ms" for mode, t in taken.items()]
+    return "\n        ".join(["", *texts])
+
+
+def milliseconds(run: Callable[[], Any]) -> float:
+    for _ in range(3):
+        run()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(20):
+        run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 20
+
+
+def models() -> None:
+    for name in MODELS:
+        attempt(f"{name} tuned", lambda n=name: tuned(n))
+
+
+PARTS: dict[str, Callable[[], None]] = {"forms": forms, "models": models, "shapes": shapes}
+
+
+def main(arguments: list[str]) -> None:
+    if "litz" not in list_backends(None):  # the package lies here but is not installed
+        register_backend(backend, "litz")
+    for name in arguments or PARTS:
+        print(f"-- {name} at {time.monotonic() - START:.0f} s", flush=True)
+        PARTS[name]()
+    print(f"{time.monotonic() - START:.0f} s")
+
+
+if __name__ == "__main__":
+    hide_compilers()
+    main(sys.argv[1:])
