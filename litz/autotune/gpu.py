@@ -29,18 +29,27 @@ TILES = (
 SLICES = (2, 4, 8)
 SHORTEST_SLICE = 256
 # Choices that are timed unless all are asked for, and how many of them load by threads.
-SHORT_LIST, BY_THREADS = 8, 2
+SHORT_LIST, BY_THREADS = 9, 3
 # How much slower than the best estimate is still worth a trial.
 NEAR = 1.6
 # A multiprocessor: bytes of shared memory, registers of four bytes, and what one thread may have of
 # them beside its sums.
 SHARED, REGISTERS, OTHERS = 227 * 1024, 1 << 16, 56
 MOST_REGISTERS = 255
-STAGES = (3, 4, 5, 2)
+# Bytes by which warps wait for each other.
+BARRIERS = 64
+# Steps under way: of tiles that share a multiprocessor, and of one that has it alone.
+STAGES, ALONE_STAGES = (2, 3, 4, 5), (2, 3, 4, 5, 6)
 # Bytes a clock that a multiprocessor gets from the cache that all share.
-CACHE_BYTES = 45
-# Seconds: of a launch, and of a tile before and behind its loop.
-LAUNCH, ENDS = 2e-6, 1e-6
+CACHE_BYTES = 50
+# Seconds: of a launch; of a tile of 128 x 128 with eight warps before and behind its loop; and of
+# what describes operands to the engine that copies them, which each program makes anew.
+LAUNCH, ENDS, DESCRIBED = 2e-6, 1e-6, 1e-6
+# How much slower sums are if a tile of fewer sums than fill the registers has a multiprocessor
+# alone, with few or with enough points under way; and if threads load what they multiply. From an
+# H200's times: 128 x 128 alone took 1.3 to 1.5 times as long as two of them, or as 128 x 256.
+MANY_SUMS, ENOUGH_POINTS = 1 << 15, 384
+ALONE, ALONE_DEEP, LOADING = 1.4, 1.12, 1.04
 # What the library reaches of the peak, and we do beside the limits below.
 LIBRARY, OURS = 0.8, 0.75
 # A generation's multiply-adds (counted as two) a clock and multiprocessor, of two bytes; clocks a
@@ -74,8 +83,9 @@ def candidates(size: Size, target: Target, config: Config, machine: Machine) -> 
     ours.sort(key=lambda choice: estimate(size, choice, target, machine))
     if config.max_autotune_gemm_search_space == "DEFAULT":
         ours = _short(size, ours, target, machine)
-    if size.follows and config.benchmark_epilogue_fusion and config.epilogue_fusion and ours:
-        found.append(replace(ours[0], fused=False))
+    if size.follows and config.benchmark_epilogue_fusion and config.epilogue_fusion:
+        apart = (replace(choice, fused=False) for choice in ours)
+        found += [choice for choice in apart if _room(choice, size)][:1]
     return found + ours
 
 
@@ -89,7 +99,7 @@ def _short(
     near = [c for c in ordered if estimate(size, c, target, machine) < NEAR * best]
     threads = [c for c in near if c.form == "TILES"][:BY_THREADS]
     copied = [c for c in near if c.form != "TILES"][: SHORT_LIST - len(threads)]
-    return copied + threads
+    return [c for c in near if c in threads or c in copied]
 
 
 def tiles(size: Size, target: Target) -> list[ProductChoice]:
@@ -101,17 +111,14 @@ def tiles(size: Size, target: Target) -> list[ProductChoice]:
             continue
         if step > max(size.depth, 32):
             continue
-        fit = fit_of(height, width, step, warps, size.bytes)
-        if fit is None:
-            continue
-        base = ProductChoice(
-            form="TILES", height=height, width=width, step=step, warps=warps, stages=fit.stages
-        )
+        base = ProductChoice(form="TILES", height=height, width=width, step=step, warps=warps)
         found += [replace(base, slices=n) for n in (None, *_slices(size, base, target))]
     copies = target.copies_tiles and size.bytes < 4
     forms = ["TILES"] + (["DESCRIPTORS", "PERSISTENT"] if copies else [])
     made = [replace(choice, form=form) for choice in found for form in forms]
-    return [c for c in made if c.form != "PERSISTENT" or _takes_turns(size, c, target)]
+    made = [c for c in made if c.form != "PERSISTENT" or _takes_turns(size, c, target)]
+    fits = ((choice, fit_of(choice, size.bytes)) for choice in made)
+    return [replace(choice, stages=fit.stages) for choice, fit in fits if fit is not None]
 
 
 def beside(size: Size, choice: ProductChoice, target: Target) -> list[ProductChoice]:
@@ -129,10 +136,9 @@ def beside(size: Size, choice: ProductChoice, target: Target) -> list[ProductCho
 
 
 def _room(choice: ProductChoice, size: Size) -> bool:
-    height, width, step, warps = choice.height, choice.width, choice.step, choice.warps
-    assert height and width and step and warps and choice.stages
-    fits = fit_of(height, width, step, warps, size.bytes) is not None
-    return fits and choice.stages * (height + width) * step * size.bytes <= SHARED
+    assert choice.stages
+    fits = fit_of(choice, size.bytes) is not None
+    return fits and shared_bytes(choice, size.bytes, choice.stages) <= SHARED
 
 
 def _is_wasteful(extent: int, block: int) -> bool:
@@ -140,23 +146,42 @@ def _is_wasteful(extent: int, block: int) -> bool:
     return block > 16 and block >= 2 * extent
 
 
-def fit_of(height: int, width: int, step: int, warps: int, each: int) -> Fit | None:
-    """The most steps under way, up to five, that leave the most tiles on a multiprocessor; None if
-    not even two fit."""
+def shared_bytes(choice: ProductChoice, each: int, stages: int) -> int:
+    """Shared memory of a tile: the steps under way, and what its results pass through. That takes
+    their place, unless a program already loads for its next tile meanwhile: then it is another part
+    of it, a piece for each warp of 16 rows, of which those of two bytes go in halves."""
+    height, width, step, warps = _tile(choice)
+    staged = stages * (height + width) * step * each
+    if choice.form != "PERSISTENT":
+        return max(staged, height * width * 2)
+    sums = each != 2 or not choice.fused or choice.slices is not None  # sums as they are
+    return staged + 16 * warps * (4 * width if sums else 2 * min(width, 128)) + BARRIERS
+
+
+def fit_of(choice: ProductChoice, each: int) -> Fit | None:
+    """The most steps under way that leave the most tiles on a multiprocessor, which a program that
+    takes tile after tile has alone; None if not even two fit."""
+    height, width, _, warps = _tile(choice)
     threads = 32 * warps
     registers = height * width // threads + OTHERS
     if registers > MOST_REGISTERS:
         return None
-    by_registers = REGISTERS // (registers * threads)
-    staged = (height + width) * step * each
-    stored = height * width * 2  # on the way out
-    options = [(min(by_registers, SHARED // max(n * staged, stored)), n) for n in (2, 3, 4, 5)]
+    alone = choice.form == "PERSISTENT"
+    most = 1 if alone else min(REGISTERS // (registers * threads), 2)
+    tried = ALONE_STAGES if alone else STAGES
+    options = [(min(most, SHARED // shared_bytes(choice, each, n)), n) for n in tried]
     options = [(resident, n) for resident, n in options if resident]
     if not options:
         return None
     enough = [option for option in options if option[1] >= 3] or options
-    resident, stages = max((min(resident, 2), n) for resident, n in enough)
+    resident, stages = max(enough)
     return Fit(stages, resident)
+
+
+def _tile(choice: ProductChoice) -> tuple[int, int, int, int]:
+    height, width, step, warps = choice.height, choice.width, choice.step, choice.warps
+    assert height and width and step and warps
+    return height, width, step, warps
 
 
 def _count(size: Size, choice: ProductChoice) -> int:
@@ -184,9 +209,8 @@ def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine
     memory = (read + written) / machine.bandwidth
     if choice.form is None:
         return LAUNCH + max(size.flops / (LIBRARY * peak), memory)
-    height, width, step, warps = choice.height, choice.width, choice.step, choice.warps
-    assert height and width and step and warps
-    fit = fit_of(height, width, step, warps, size.bytes)
+    height, width, step, warps = _tile(choice)
+    fit = fit_of(choice, size.bytes)
     assert fit is not None
     slices = choice.slices or 1
     depth = -(-size.depth // slices)
@@ -194,12 +218,18 @@ def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine
     rounds = -(-count // (target.threads * fit.resident)) * fit.resident
     computing = 2 * height * width * depth / (OURS * peak / target.threads)
     moving = (height + width) * depth * size.bytes / (CACHE_BYTES * _generation(target)[1])
-    one = max(computing, moving)
-    ends = ENDS * (rounds / fit.resident if choice.form != "PERSISTENT" else 1)
+    one = max(computing, moving) * (LOADING if choice.form == "TILES" else 1.0)
+    if fit.resident == 1 and height * width < MANY_SUMS:
+        deep = (choice.stages or fit.stages) * step * size.bytes >= ENOUGH_POINTS * 2
+        one *= ALONE_DEEP if deep else ALONE
+    # The ends of a tile are hidden in part if another one is under way.
+    hidden = 0.5 if fit.resident > 1 or choice.form == "PERSISTENT" else 1.0
+    ends = rounds * hidden * ENDS * height * width / (2048 * warps)
+    if choice.form == "DESCRIPTORS":
+        ends += DESCRIBED * rounds / fit.resident
     extra = 0.0 if slices == 1 else LAUNCH + 8 * slices * written / size.bytes / machine.bandwidth
     apart = 0.0 if choice.fused else LAUNCH + 2 * written / machine.bandwidth
-    by_threads = 1.1 if choice.form == "TILES" else 1.0
-    return LAUNCH + max(rounds * one * by_threads + ends, memory) + extra + apart
+    return LAUNCH + max(rounds * one, memory) + ends + extra + apart
 
 
 def _generation(target: Target) -> tuple[int, float, float]:

@@ -91,6 +91,8 @@ class Entry:
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         used = {*shown, *(b for step in body for b in read(step))}
         self.constants = {b.name: constants[b.name] for b in self.graph.constants if b in used}
+        if frozen is not None:
+            self.constants = {name: frozen.own(t) for name, t in self.constants.items()}
         computed = source.computed.values() if isinstance(source, Source) else ()
         self.late, symbols = LateSizes(self.graph.bound), symbols_of(plan, computed)
         self.symbols = [s for s in symbols if not self.late.concerns(s)]
@@ -139,7 +141,8 @@ class Entry:
         if self.symbols:
             lines.append(f"sizes = {tuple_text(self.symbols)}")
         if self._still:
-            lines.append(f"still(({''.join(f'{self.local[name]}, ' for name in self._still)}))")
+            frozen = "".join(f"{self.local[name]}, " for name in self._still)
+            lines.append(f"if not still(({frozen})): return elsewhere(args)")
         if self.config.size_asserts:
             pairs = [(b, name) for b, name in given if isinstance(b, Buffer)]
             lines += [self._check(b, name) for b, name in pairs if b.name not in self._still]
@@ -215,11 +218,14 @@ class Entry:
         if buffer in self.in_table and buffer in self.source.layout:
             entry = self.source.layout[buffer]
             self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
-            if self.config.alignment_asserts:
-                self.names["misaligned"] = misaligned
-                size = self._alignment(buffer)
-                given = f"{buffer!r}, table[{entry}], {size}"
-                self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
+            self._assert_aligned(buffer)
+
+    def _assert_aligned(self, buffer: str) -> None:
+        if self.config.alignment_asserts:
+            self.names["misaligned"] = misaligned
+            entry, size = self.source.layout[buffer], self._alignment(buffer)
+            given = f"{buffer!r}, table[{entry}], {size}"
+            self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
 
     def _alignment(self, buffer: str) -> int:
         """What kernels take for granted of its address."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
@@ -25,6 +26,7 @@ MADV_HUGEPAGE = 14
 # Fresh memory of this size comes from the system page by page, which costs more than to fill it.
 LARGE = 4 << 20
 
+Owner = TypeVar("Owner")
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 
@@ -112,3 +114,25 @@ def with_layout(
         raise InternalError(told)
     made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
     return made.copy_(result)
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values and layout in memory of its own."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
+    return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def watched(
+    tensors: Iterable[torch.Tensor], owner: Owner, forget: Callable[[Owner], Any]
+) -> list[Any]:
+    """References that call `forget(owner)` as soon as the memory of a tensor is freed, whoever has
+    it; they do not keep the owner."""
+    this = weakref.ref(owner)
+
+    def freed(_: Any) -> None:
+        found = this()
+        if found is not None:
+            forget(found)
+
+    return [weakref.ref(t.untyped_storage(), freed) for t in tensors]

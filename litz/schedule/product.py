@@ -80,8 +80,8 @@ def schedule_product(
         block, width, chunk, batches, rows, columns, depth, group, taps, stretch, most
     )
     passing = max(min(chunk.hint, rows.hint), AS_MANY_ROWS)
-    work = 2 * passing * min(width, columns) * max(depth.hint, 1) * taps
-    worth = max(WORTH_A_THREAD // work, 1)
+    work = 2 * passing * min(width, columns) * depth.hint * taps
+    worth = max(WORTH_A_THREAD // max(work, 1), 1)
     points = chunk if depth.is_const else product((chunk, depth))
     return Choice(lanes, last, 1, 1, worth, product=blocking, points=points)
 
@@ -99,17 +99,16 @@ def _stretch(
 ) -> int:  # fmt: skip
     """Steps of a sum that all blocks of a task pass along before the next ones: as many as have
     their part of the panel in an eighth of the second cache. None if that is all, or if one block
-    is: the panel is then read once anyway; nor of a sum of symbolic length."""
-    extent, rows = product.depth.extent, count_of(product.rows)
-    if not extent.is_const:
+    is: the panel is then read once anyway."""
+    depth, rows = product.depth.extent, count_of(product.rows)
+    if product.taps or not depth.is_const or depth.number % group:
         return 0
-    depth = extent.number
-    if product.taps or depth % group or (rows.is_const and rows.number <= target.block_rows):
+    if rows.is_const and rows.number <= target.block_rows:
         return 0
     if chosen is None:
         chosen = target.l2_bytes // 8 // (width * product.node.dtype.bytes)
     stretch = -(-chosen // WHOLE_STRETCH) * WHOLE_STRETCH
-    return stretch if stretch < depth // group else 0
+    return stretch if stretch < depth.number // group else 0
 
 
 def _left_bytes(product: Product) -> int:

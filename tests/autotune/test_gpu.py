@@ -146,9 +146,23 @@ def test_what_does_not_fit_is_not_tried() -> None:
             assert staged <= gpu.SHARED
             assert choice.height * choice.width // (32 * choice.warps) < gpu.MOST_REGISTERS
             assert choice.height < 2 * size.rows or choice.height == 16
-    assert gpu.fit_of(256, 256, 64, 4, 2) is None  # 512 sums a thread
+    wide = ProductChoice(form="TILES", height=256, width=256, step=64, warps=4)
+    assert gpu.fit_of(wide, 2) is None  # 512 sums a thread
     older = replace(TARGET, name="sm_80", copies_tiles=False)
     assert {c.form for c in gpu.tiles(UP, older)} == {"TILES"}
+
+
+def test_the_way_out_of_a_persistent_tile_counts() -> None:
+    """Shared memory as Triton's compiler asked for it, for sm_90."""
+    tile = {"form": "PERSISTENT", "height": 128, "width": 256, "step": 64, "warps": 8}
+    asked = {(4, True): 229408, (3, True): 180248, (4, False): 327712, (3, False): 278552}
+    for (stages, fused), wanted in asked.items():
+        choice = ProductChoice(**tile, stages=stages, fused=fused)  # type: ignore[arg-type]
+        assert 0 <= gpu.shared_bytes(choice, 2, stages) - wanted < 100
+    fit = gpu.fit_of(ProductChoice(**tile), 2)  # type: ignore[arg-type]
+    assert fit == gpu.Fit(4, 1)
+    apart = [c for c in gpu.candidates(UP, TARGET, snapshot({}), MACHINE) if not c.fused]
+    assert apart and all(gpu.shared_bytes(c, 2, c.stages) <= gpu.SHARED for c in apart)
 
 
 def test_the_short_list_is_short_and_the_long_one_is_not() -> None:

@@ -113,9 +113,7 @@ class _Sums(_Block):
         """The whole steps of the sum, put aside from time to time."""
         by, b = self.by, self.b
         far = STEPS // by.group if self.dot is None else STEPS
-        first, last = self._number(0), self._size(by.steps)
-        if by.stretch:
-            first, last = FIRST, LAST
+        first, last = (FIRST, LAST) if by.stretch else (self._number(0), self._size(by.steps))
         block = self.scopes.open_loop(first, last, far, rolled=True)
         self._clear()
         end = b.intrinsic("smin", b.add(block, far), last)
@@ -363,10 +361,9 @@ class ProductEmitter(_Block):
             self._call(f"{self.name}.offsets", batch, start, panel, self.start, whole)
         first = b.mul(panel, by.width)
         if by.stretch:
-            step = self.scopes.open_loop(
-                self._number(0), self._size(by.steps), by.stretch, rolled=True
-            )
-            end = b.intrinsic("smin", b.add(step, by.stretch), self._size(by.steps))
+            steps = self._size(by.steps)
+            step = self.scopes.open_loop(self._number(0), steps, by.stretch, rolled=True)
+            end = b.intrinsic("smin", b.add(step, by.stretch), steps)
             with self._block_of(start, stop) as (row, count, tile):
                 self._sum(batch, row, count, panel, tile, (step, end))
             self.scopes.close()
