@@ -33,6 +33,7 @@ from litz.ir.program import (
     Buffer,
     Extern,
     Kernel,
+    KernelGraph,
     Origin,
     Plan,
     ViewArg,
@@ -260,7 +261,7 @@ class Entry:
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
-                for kernel in self._kernels_from(position):
+                for kernel in kernels_from(self.graph, position):
                     self._assert_finite(written(kernel), kernel.origins)
                 in_segment = True
             for name in freed.get(position, ()):
@@ -273,20 +274,13 @@ class Entry:
         for buffer in self.late.ready():
             self._allocate(buffer, "y")
 
-    def _kernels_from(self, position: int) -> Iterator[Kernel]:
-        """The kernels of the segment that begins there."""
-        for step in self.graph.body[position:]:
-            if not isinstance(step, Kernel):
-                return
-            yield step
-
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
 
     def _inherit(self, position: int) -> None:
         """Memory for what the kernels of a segment write outside the arena: ATen's that is theirs
         by now, or lent to them."""
-        for step in self._kernels_from(position):
+        for step in kernels_from(self.graph, position):
             for buffer in written(step):
                 if buffer.name in self.plan.lent and buffer.name not in self.local:
                     self._allocate(buffer, "t")
@@ -371,6 +365,14 @@ class Entry:
         name = f"{kind}_{len(self.names)}"
         self.names[name] = value
         return name
+
+
+def kernels_from(graph: KernelGraph, position: int) -> Iterator[Kernel]:
+    """The kernels of the segment that begins there."""
+    for step in graph.body[position:]:
+        if not isinstance(step, Kernel):
+            return
+        yield step
 
 
 def bound(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
