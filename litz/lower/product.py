@@ -86,7 +86,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
     if alone or not low.target.panels:
         operands = a.at((*batch, i, k)), b.at((*batch, k, j))
         slices = low.product_choice.slices or 1
-        if slices == 1 or batch or k.extent.number % slices:
+        if slices == 1 or batch or not k.extent.is_const or k.extent.number % slices:
             _emit(low, target, (*batch, i, j), operands, k)
         else:
             _emit_slices(low, target, (i, j, k), operands, slices)

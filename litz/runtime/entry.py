@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -34,6 +34,7 @@ from litz.ir.program import (
     Buffer,
     Extern,
     Kernel,
+    KernelGraph,
     Origin,
     Plan,
     ViewArg,
@@ -272,7 +273,7 @@ class Entry:
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
-                for kernel in self._kernels_from(position):
+                for kernel in kernels_from(self.graph, position, self.cuts):
                     self._assert_finite(written(kernel), kernel.origins)
                 in_segment = True
             for name in freed.get(position, ()):
@@ -291,20 +292,13 @@ class Entry:
         for buffer in self.late.ready():
             self._allocate(buffer, "y")
 
-    def _kernels_from(self, position: int) -> Iterator[Kernel]:
-        """The kernels of the segment that begins there."""
-        for place, step in enumerate(self.graph.body[position:], position):
-            if not isinstance(step, Kernel) or (place in self.cuts and place > position):
-                return
-            yield step
-
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
 
     def _inherit(self, position: int) -> None:
         """Memory for what the kernels of a segment write outside the arena: ATen's that is theirs
         by now, or lent to them."""
-        for step in self._kernels_from(position):
+        for step in kernels_from(self.graph, position, self.cuts):
             for buffer in written(step):
                 self._allocate_output(buffer)
                 if buffer.name in self.plan.lent and buffer.name not in self.local:
@@ -391,6 +385,16 @@ class Entry:
         name = f"{kind}_{len(self.names)}"
         self.names[name] = value
         return name
+
+
+def kernels_from(
+    graph: KernelGraph, position: int, cut: Collection[int]
+) -> Iterator[Kernel]:  # fmt: skip
+    """The kernels of the segment that begins there."""
+    for place, step in enumerate(graph.body[position:], position):
+        if not isinstance(step, Kernel) or (place in cut and place > position):
+            return
+        yield step
 
 
 def bound(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:

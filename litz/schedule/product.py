@@ -85,9 +85,10 @@ def schedule_product(
     passing = max(min(chunk.hint, rows.hint), AS_MANY_ROWS)
     work = 2 * passing * min(width, columns) * depth.hint * taps
     worth = max(WORTH_A_THREAD // max(work * panels // shared, 1), 1)
+    points = chunk if depth.is_const else product((chunk, depth))
     if place is None:
-        return Choice(lanes, last, 1, 1, worth, product=blocking, points=chunk)
-    return Choice(lanes, None, UNROLL, 1, worth, product=blocking, points=chunk)
+        return Choice(lanes, last, 1, 1, worth, product=blocking, points=points)
+    return Choice(lanes, None, UNROLL, 1, worth, product=blocking, points=points)
 
 
 def _has_short_rows(product: Product, target: Target) -> bool:

@@ -98,7 +98,7 @@ def test_products_whose_sum_is_of_any_length() -> None:
     torch.manual_seed(0)
 
     def program(p: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return p @ v, torch.relu(v.transpose(1, 2) @ v) + 1
+        return p @ v, torch.relu(v.transpose(1, 2) @ v) + 1, p.transpose(1, 2) @ v
 
     symbolic = Symbolic(program, dynamic=None)
     for n in (65, 2, 3, 16, 17, 129, 700):
