@@ -35,8 +35,6 @@ from litz.trace import Trace
 
 # Seconds of one trial, at most; most are over as soon as it is plain that they lead nowhere.
 TRIAL = 0.25
-# A step of the descent must gain as much, or it would walk about in the noise.
-STEP = 0.99
 # Of what the database keeps: with another number, old results are asked for anew.
 VERSION = 1
 # Flags that change the answer, of those that tuning itself reads.
