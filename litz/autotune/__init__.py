@@ -9,6 +9,12 @@ blocks of 8 x 3 instead of 6 x 4.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch.fx import Node
+
 from litz.autotune.results import Finding, Ratio, Trial, Tuning
 from litz.autotune.tuner import Tuner
 from litz.config import Config
@@ -26,17 +32,26 @@ def tune(graph: Graph, target: Target, config: Config, trace: Trace) -> Tuning:
     loops |= config.triton.autotune_at_compile_time and target.kind != "cpu"
     if not products and not loops:
         return Tuning()
-    reason = _reason_not_to(config)
+    reason = _reason_not_to(graph, config)
     if reason is not None:
         refused = Decision("unmet", "max_autotune", f"{graph.kind} graph", reason)
         return Tuning(decisions=(refused,))
     return Tuner(graph, target, config, trace).tuning(products, loops)
 
 
-def _reason_not_to(config: Config) -> str | None:
+def _reason_not_to(graph: Graph, config: Config) -> str | None:
     if config.deterministic:
         return "no timing may decide about code (deterministic)"
+    if any(not isinstance(n, int) for node in graph.nodes for n in _numbers(node)):
+        return "sizes are symbolic: what is quickest at one of them need not be so at another"
     return None
+
+
+def _numbers(node: Node) -> list[Any]:
+    """Sizes that a node makes or is."""
+    value = node.meta.get("val")
+    tensors = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+    return [value] if isinstance(value, torch.SymInt) else [n for t in tensors for n in t.shape]
 
 
 __all__ = ["Finding", "Ratio", "Trial", "Tuning", "tune"]

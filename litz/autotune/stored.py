@@ -7,6 +7,7 @@ as a choice of that kind can be raises ValueError or TypeError. Example:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,10 +16,10 @@ from litz.autotune.results import AnyChoice, Ratio, Trial
 from litz.ir.choices import FORMS
 from litz.ir.scheduled import Tiling
 
-# Fields that are no positive numbers, and what they may be.
-NAMED: dict[str, tuple[Any, ...]] = {
-    "backend": ("LITZ", "ATEN", "LOOP"), "fused": (True, False),
-    "form": FORMS,
+# Fields that need not be positive numbers, and what they may be.
+NAMED: dict[str, Sequence[Any]] = {
+    "backend": ("LITZ", "ATEN", "LOOP"), "form": FORMS, "fused": (True, False),
+    "rows": (True, False), "prologue": (True, False), "stretch": range(1 << 20),
 }  # fmt: skip
 
 

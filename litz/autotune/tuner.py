@@ -40,13 +40,8 @@ from litz.trace import Trace
 TRIAL = 0.25
 # The part of what is left of the budget that is for timing; the rest may go into compiling ahead.
 TIMING = 0.3
-# A step of the descent must gain as much, or it would walk about in the noise.
-STEP = 0.99
 # Of what the database keeps: with another number, old results are asked for anew.
 VERSION = 2
-BOTH = ("fused", "rows", "prologue")
-# What a field of a choice may be, if it is no number.
-USUAL = {"backend": ("LITZ", "ATEN", "LOOP"), **dict.fromkeys(BOTH, (True, False))}
 # Flags that change the answer, of those that tuning itself reads.
 ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
          "benchmark_epilogue_fusion", "max_autotune_gemm_backends")  # fmt: skip

@@ -69,7 +69,7 @@ def _is_view(node: Node) -> bool:
 def _joined(graph: Graph, nodes: list[Node], known: dict[Node, None]) -> None:
     """One node for all, and a copy of its columns for each: readers read through the copy."""
     first, made = nodes[0], graph.module.graph
-    move_up(graph, known, first)
+    move_up(known, first)
     rows = [list(n.args) for n in nodes]
     with made.inserting_before(first):
         weight = _call(graph, first, aten.cat.default, [r[-1] for r in rows], 1)

@@ -8,6 +8,7 @@ nothing is frozen.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,10 +143,19 @@ def _link(user: Node, value: Node) -> _Link | None:
     first, second = user.args
     if first is second or user.meta["val"].dtype != value.meta["val"].dtype:
         return None
-    if first is value:
-        return _Link(user, second, True)
-    reciprocal = user.target is aten.div.Tensor
-    return None if reciprocal else _Link(user, first, False)
+    other = second if first is value else first
+    if not _keeps_numbers(user.target, other, first is value):
+        return None
+    return _Link(user, other, first is value)
+
+
+def _keeps_numbers(target: Any, other: Any, first: bool) -> bool:
+    """Whether the weights can carry an op: an infinite factor would make their sums no numbers,
+    where the product itself is infinite. So a divisor is a number, and not zero."""
+    finite = isinstance(other, int | float) and math.isfinite(other)
+    if target is aten.div.Tensor:
+        return first and finite and other != 0
+    return finite or isinstance(other, Node) or target is not aten.mul.Tensor
 
 
 def _by_channel(other: Any, layer: _Layer, user: Node, known: dict[Node, None]) -> bool:
@@ -178,7 +188,7 @@ class _Folding:
 
     def fold(self, chain: list[_Link], known: dict[Node, None]) -> None:
         nodes = self.graph.module.graph
-        move_up(self.graph, known, self.node)
+        move_up(known, self.node)
         with nodes.inserting_before(self.node):
             for link in chain:
                 self._add(link)
@@ -262,7 +272,7 @@ class _Folding:
             self.node.target, self.node.args = aten.addmm.default, (bias, left, weight)
 
 
-def move_up(graph: Graph, known: dict[Node, None], before: Node) -> None:
+def move_up(known: dict[Node, None], before: Node) -> None:
     """What is made of parameters stands before the layer that is to carry it."""
     for node in known:
         if node.op != "placeholder" and node > before:

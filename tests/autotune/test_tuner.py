@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 import litz
 from litz.autotune.results import Ratio
 from litz.autotune.trial import Here, Variant
+from litz.backend import litz as backend
 from litz.ir.choices import LoopChoice, ProductChoice
 from litz.report import Explanation, Report
 
@@ -201,6 +203,25 @@ def test_no_timing_decides_in_deterministic_mode(tmp_path: Path, made_up: Any) -
     assert not asked and not report.tuning.choices.products
     assert any(d.action == "unmet" and "deterministic" in d.reason for d in report.decisions)
     assert "not done  1 x no timing may decide" in str(report)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("flag", ["max_autotune_gemm", "max_autotune_pointwise"])
+def test_symbolic_sizes_are_not_tuned(flag: str, made_up: Any) -> None:
+    asked, notes = made_up(lambda choice: 0.5), Explanation()
+    torch._dynamo.reset()
+    model = Model().eval()
+    run = torch.compile(
+        model,
+        backend=partial(backend, explanation=notes, options={flag: True, "on_error": "raise"}),
+        dynamic=True,
+    )
+    for rows in (16, 21):
+        x = torch.randn(rows, 64)
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+    assert not asked and not notes.by_size
+    decisions = _report(notes).decisions
+    assert any(d.action == "unmet" and "sizes are symbolic" in d.reason for d in decisions)
 
 
 def test_a_budget_that_is_spent_leaves_the_rules(tmp_path: Path, made_up: Any) -> None:

@@ -33,7 +33,7 @@ class Scaled(nn.Module):
         self.beta = nn.Parameter(torch.randn(1, 8, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (3 - self.conv(x) / self.gamma) * 0.5 + self.beta - 1
+        return (3 - self.conv(x) / 4 * self.gamma) * 0.5 + self.beta - 1
 
 
 class LayerScale(nn.Module):
@@ -134,6 +134,44 @@ def test_factors_behind_a_linear_layer_cost_a_call_nothing(name: str) -> None:
     (report,) = _explained(model, x).graphs
     scaled = [k for k in report.kernels[report.plan.graph.prepared :] if len(k.reads) > 3]
     assert not scaled  # rows, panels and a bias: no factors are read
+
+
+class ZeroDivisor(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(24, 40)
+        self.gamma = nn.Parameter(torch.tensor([0.0, 1.0, -0.0, 2.0] * 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) / self.gamma
+
+
+FACTORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "zero": lambda y: y / 0.0,
+    "an integer": lambda y: y / 0,
+    "infinity": lambda y: y * float("inf"),
+}
+
+
+@pytest.mark.parametrize("name", ["a parameter", *FACTORS])
+@torch.no_grad()
+def test_what_becomes_infinite_is_no_nan(name: str) -> None:
+    """In a weight, an infinite factor would make a sum of infinities of either sign."""
+
+    class Infinite(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(24, 40)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return FACTORS[name](self.linear(x))
+
+    torch._dynamo.reset()
+    model = ZeroDivisor() if name == "a parameter" else Infinite()
+    expected = model(ROWS)
+    assert expected.isinf().any() and not expected.isnan().any()
+    run = torch.compile(model, backend="litz", options={"on_error": "raise"})
+    torch.testing.assert_close(run(ROWS), expected)
 
 
 def test_what_is_seen_elsewhere_stays() -> None:
