@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from litz.config import Config
-from litz.fuse.kernels import finishes_rows
+from litz.fuse.kernels import around_product
 from litz.fuse.rows import Member, Misfit, is_sequential
 from litz.ir.choices import Choices, ProductChoice
 from litz.ir.expr import Expr, extent_of, walk
@@ -109,8 +109,11 @@ class Surroundings:
             if choice.prologue:
                 return None
             return self._no_gain(product.rows, product.depth) or self._too_often(product, members)
-        ended = any(m.summed for m in before) and finishes_rows(before)
-        if not finishes_rows(members) or ended:
+        places = around_product(members)
+        if places[-1] == "before":  # several threads might run it, each for the same rows
+            return Misfit("it does not wait for the product")
+        ended = any(m.summed for m in before) and "behind" in around_product(before)
+        if "behind" not in places or ended:
             return None
         if not self.config.epilogue_fusion or not choice.fused or choice.rows is False:
             return Misfit("nothing joins a product (epilogue_fusion, or timing)")

@@ -240,6 +240,22 @@ def test_an_operand_that_others_need_is_made_apart() -> None:
         assert any("others read" in d.reason for d in made.decisions)
 
 
+def test_what_does_not_wait_for_the_product_is_done_once() -> None:
+    """Several threads make the rows of the operand, but an input is updated once."""
+    inputs = _inputs(60, 100, 640, torch.float32)
+    table = torch.randn(60, 100)
+    for function in (
+        lambda x, w, z: (((x * 2) @ w), z.add_(x))[0],
+        lambda x, w, z: z.add_(x) @ w,
+    ):
+        x, w = inputs[:2]
+        program = _program(function, x, w, table)
+        expected, after = table.clone(), table.clone()
+        result = function(x, w, expected)
+        torch.testing.assert_close(_called(program, [x, w, after])[-1], result)
+        torch.testing.assert_close(after, expected)
+
+
 def test_a_copy_across_rows_stays_a_copy() -> None:
     inputs = [torch.randn(48, 64), torch.randn(48, 96)]
     made = fuse(_program(lambda x, w: x.t() @ w, *inputs), host(), snapshot({}), JOINED)
