@@ -67,7 +67,7 @@ def group_loops(
     for step in body:
         for buffer in read(step):
             readers[buffer].add(id(step))
-    for buffer in shown:
+    for buffer in (*shown, *inputs):
         readers[buffer].add(id(None))
     around = Surroundings(target, config, choices, readers)
     grouper = _Grouper(inputs, static, around)

@@ -187,7 +187,7 @@ class _Inliner:
         if not value.sites:
             return "nothing reads it"
         if any(root in self.products for root, _ in value.sites):
-            return "a product reads its operands from memory"
+            return "a product takes rows of its operands, stored or made beside it"
         if not self._may_be_attended(store):
             return "attention reads its operands from memory"
         if self._is_made_once(step, value):

@@ -57,14 +57,15 @@ def make_kernel(
     return Kernel(name, outer, tuple(phases), scratch, tuple(origins))
 
 
-def finishes_rows(members: list[Member]) -> bool:
-    """Whether something waits for the product among these, and so for whole rows of it."""
+def around_product(members: list[Member]) -> list[str]:
+    """Where each member runs, as seen from the product among them: "before" it, "along" with it, or
+    "behind" it, when whole rows of it are there."""
     outer = common_outer(members)
     assert not isinstance(outer, Misfit), outer.reason
     pieces = [_piece(m, outer) for m in members]
     _assign_levels(pieces)
     level = next(p.level for p in pieces if p.summed)
-    return any(p.level > level for p in pieces)
+    return ["along" if p.along else "behind" if p.level > level else "before" for p in pieces]
 
 
 def attention_kernel(loops: list[Loop], simplifier: Simplifier, name: str) -> Kernel:

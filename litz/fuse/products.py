@@ -14,16 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from litz.config import Config
-from litz.fuse.kernels import finishes_rows
+from litz.fuse.kernels import around_product
 from litz.fuse.rows import Member, Misfit, is_sequential
 from litz.ir.choices import Choices, ProductChoice
-from litz.ir.expr import walk
+from litz.ir.expr import Expr, extent_of, walk
 from litz.ir.ops import OPS
 from litz.ir.product import Product, fits_lanes, loop_product, step_group, stored_load, stride_of
 from litz.ir.program import Buffer, Loop, buffer_bytes, loads, written
 from litz.ir.sizes import count_of
 from litz.target import Target
 
+A_NUMBER = 4  # bytes, about
 # What a load costs, in float additions.
 A_LOAD = 4
 # An op of this cost fills the pipes by itself: it gains nothing from a product behind it.
@@ -104,14 +105,28 @@ class Surroundings:
         product = loop_product(loop)
         assert product is not None
         choice = self._choice(loop)
-        if loop is members[-1].loop and choice.prologue is not True:
-            return self._too_often(product, members)
-        ended = any(m.summed for m in before) and finishes_rows(before)
-        if not finishes_rows(members) or ended:
+        if loop is members[-1].loop:
+            if choice.prologue:
+                return None
+            return self._no_gain(product.rows, product.depth) or self._too_often(product, members)
+        places = around_product(members)
+        if places[-1] == "before":  # several threads might run it, each for the same rows
+            return Misfit("it does not wait for the product")
+        ended = any(m.summed for m in before) and "behind" in around_product(before)
+        if "behind" not in places or ended:
             return None
         if not self.config.epilogue_fusion or not choice.fused or choice.rows is False:
             return Misfit("nothing joins a product (epilogue_fusion, or timing)")
-        return None if choice.rows else self._too_few(product)
+        if choice.rows:
+            return None
+        return self._no_gain(product.rows, *product.columns) or self._too_few(product)
+
+    def _no_gain(self, rows: tuple[Expr, ...], *across: Expr) -> Misfit | None:
+        """Whether neither a launch is saved nor a way to the outer caches."""
+        size = extent_of(rows) * extent_of(across) * A_NUMBER
+        if self.target.threads > 1 or size > self.target.l2_bytes:
+            return None
+        return Misfit("one thread has no launch to save, and what passes between fits the cache")
 
     def _too_often(self, product: Product, members: list[Member]) -> Misfit | None:
         """Whether rows take too long for every thread that needs them to make them itself."""

@@ -149,7 +149,7 @@ def test_whole_rows_can_join_a_product(tmp_path: Path, made_up: Any) -> None:
 def test_what_makes_an_operand_can_stay_apart(tmp_path: Path, made_up: Any) -> None:
     asked = made_up(lambda choice: 0.5 if choice.prologue is False else 1.5)
     model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 96))
-    flags = {"cpp.threads": 1}
+    flags = {"cpp.threads": 2}
     joined = _report(_explained(tmp_path, model, max_autotune_gemm=False, **flags))
     apart = _report(_explained(tmp_path, model, **flags))
     assert len(apart.kernels) == len(joined.kernels) + 1

@@ -171,10 +171,10 @@ def test_rows_that_only_a_call_knows() -> None:
         return layer(norm(table(i))).softmax(-1)
 
     torch._dynamo.reset()
-    options = {"on_error": "raise", "cpp.threads": 1}
+    options = {"on_error": "raise", "cpp.threads": 2}
     run = torch.compile(function, backend="litz", dynamic=True, options=options)
     with torch.no_grad():
-        for rows in (64, 5, 13, 200):
+        for rows in (64, 5, 200, 13):
             places = torch.randint(0, 20, (rows,))
             torch.testing.assert_close(run(places), function(places))
         with litz.config.patch(options):
@@ -193,32 +193,38 @@ def test_rows_that_only_a_call_knows() -> None:
 def _kernels(function: Function, inputs: list[torch.Tensor], threads: int, **flags: Any) -> int:
     """How many there are besides packing."""
     program = _program(function, *inputs)
-    target = replace(host(), threads=threads)
+    target = replace(host(), threads=threads, l2_bytes=1 << 20)
     return len(fuse(program, target, snapshot(flags), NO_CHOICES).kernels) - 1
 
 
 def test_the_flags_act() -> None:
-    inputs = _inputs(192, 64, 64, torch.float32)
+    many, few = (_inputs(rows, 64, 64, torch.float32) for rows in (192, 24))
     behind, before = BEHIND["layer norm"], BEFORE["layer norm"]
-    assert _kernels(behind, inputs, 1) == _kernels(before, inputs, 1) == 1
-    assert _kernels(before, inputs, 1, prologue_fusion=False) == 2
-    assert _kernels(behind, inputs, 1, prologue_fusion=False) == 1
-    assert _kernels(behind, inputs, 1, epilogue_fusion=False) == 2
+    assert _kernels(behind, many, 2) == _kernels(before, few, 2) == 1
+    assert _kernels(before, few, 2, prologue_fusion=False) == 2
+    assert _kernels(behind, many, 2, prologue_fusion=False) == 1
+    assert _kernels(behind, many, 2, epilogue_fusion=False) == 2
 
 
 def test_few_rows_are_finished_apart() -> None:
     """A block of rows is all that a thread could take: others would have nothing to do."""
     behind = BEHIND["layer norm"]
-    assert _kernels(behind, _inputs(16, 64, 64, torch.float32), 1) == 2
+    assert _kernels(behind, _inputs(16, 64, 64, torch.float32), 2) == 2
     many = _inputs(192, 64, 64, torch.float32)
-    assert _kernels(behind, many, 1) == 1
+    assert _kernels(behind, many, 2) == 1
     assert _kernels(behind, many, 64) == 2
+
+
+def test_one_thread_joins_what_the_cache_does_not_hold() -> None:
+    for rows, kernels in ((192, 2), (1920, 1)):
+        inputs = _inputs(rows, 256, 256, torch.float32)
+        assert _kernels(BEHIND["layer norm"], inputs, 1) == kernels
+        assert _kernels(BEFORE["layer norm"], inputs, 1) == kernels
 
 
 def test_rows_that_every_thread_would_make_are_made_apart() -> None:
     for rows, kernels in ((16, 1), (192, 2)):  # a few take less time than one more launch
         inputs = _inputs(rows, 64, 64, torch.float32)
-        assert _kernels(BEFORE["layer norm"], inputs, 1) == 1
         assert _kernels(BEFORE["layer norm"], inputs, 64) == kernels
 
 
@@ -232,6 +238,22 @@ def test_an_operand_that_others_need_is_made_apart() -> None:
         made = fuse(program, host(), snapshot({}), JOINED)
         assert len(made.kernels[made.prepared :]) == kernels
         assert any("others read" in d.reason for d in made.decisions)
+
+
+def test_what_does_not_wait_for_the_product_is_done_once() -> None:
+    """Several threads make the rows of the operand, but an input is updated once."""
+    inputs = _inputs(60, 100, 640, torch.float32)
+    table = torch.randn(60, 100)
+    for function in (
+        lambda x, w, z: (((x * 2) @ w), z.add_(x))[0],
+        lambda x, w, z: z.add_(x) @ w,
+    ):
+        x, w = inputs[:2]
+        program = _program(function, x, w, table)
+        expected, after = table.clone(), table.clone()
+        result = function(x, w, expected)
+        torch.testing.assert_close(_called(program, [x, w, after])[-1], result)
+        torch.testing.assert_close(after, expected)
 
 
 def test_a_copy_across_rows_stays_a_copy() -> None:
@@ -249,10 +271,10 @@ def test_a_choice_overrules_the_rule() -> None:
     ):
         program = _program(BEHIND[name], *inputs)
         choices = Choices(products={ANY: choice})
-        assert len(fuse(program, host(1), snapshot({}), choices).kernels) > 2
+        assert len(fuse(program, replace(host(), threads=2), snapshot({}), choices).kernels) > 2
     program = _program(BEFORE["chain"], *inputs)
     choices = Choices(products={ANY: ProductChoice(prologue=False)})
-    assert len(fuse(program, host(1), snapshot({}), choices).kernels) == 3
+    assert len(fuse(program, replace(host(), threads=2), snapshot({}), choices).kernels) == 3
 
 
 def test_the_text_of_such_a_kernel_is_read_back() -> None:
@@ -287,7 +309,7 @@ def test_training_is_right_with_all_that_joins() -> None:
         return [x.grad, *(p.grad for p in model.parameters())]
 
     torch._dynamo.reset()
-    options = {"on_error": "raise", "cpp.threads": 1}
+    options = {"on_error": "raise", "cpp.threads": 2}
     found = gradients(torch.compile(model, backend="litz", options=options))
     found = [g.clone() for g in found]
     for mine, theirs in zip(found, gradients(model), strict=True):
