@@ -46,7 +46,8 @@ STEP = 0.99
 VERSION = 1
 # Flags that change the answer, of those that tuning itself reads.
 ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
-         "benchmark_epilogue_fusion", "max_autotune_gemm_backends")  # fmt: skip
+         "benchmark_epilogue_fusion", "max_autotune_gemm_backends",
+         "max_autotune_conv_backends")  # fmt: skip
 
 
 class Tuner:
