@@ -6,8 +6,10 @@ as eager and says so once; `on_error="raise"` makes it an error that names the o
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,10 +39,12 @@ from litz.errors import (
     ModeWithOptions,
     SizeUnknown,
 )
+from litz.ir.graph import NamedTensor
 from litz.lower import GUARDS
 from litz.passes import partition
 from litz.report import BySizes, Explanation, Fallback
-from litz.runtime import for_size
+from litz.runtime import CompiledGraph, for_size
+from litz.runtime.memory import watched
 from litz.trace import Trace
 
 
@@ -87,7 +91,7 @@ def litz(
 
 def _compiled_or_eager(
     module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation,
-    parameters: Parameters = None,
+    parameters: Parameters = None, others: Callable[[list[Any]], Any] | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     try:
         # torch traces under a mode in which tensors hold no data; passes compute with constants.
@@ -97,6 +101,9 @@ def _compiled_or_eager(
         _refuse(error, kind, config, notes)
         return _eager(module)
     notes.graphs.append(report)
+    frozen = compiled.frozen if isinstance(compiled, CompiledGraph) else None
+    if parameters and frozen is not None and not frozen.discards:
+        frozen.elsewhere = others or ByParameters(module, kind, config, notes, parameters)
     return compiled.call
 
 
@@ -203,6 +210,46 @@ class BySize:
             return self.module.forward(*full)
 
         return run
+
+
+class ByParameters:
+    """A frozen graph for other parameters than it was compiled with: a second module of the class,
+    a weight that was replaced. Compiled once for each list of them, as long as they live."""
+
+    MOST = 64  # lists; what comes after them runs without being frozen
+
+    def __init__(
+        self, module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation,
+        parameters: Mapping[int, NamedTensor],
+    ) -> None:  # fmt: skip
+        self.compile = partial(_compiled_or_eager, module, kind, config, notes)
+        self.labels = {k: label for k, (label, _) in parameters.items()}
+        self.compiled: dict[tuple[int, ...], tuple[Callable[..., Any], list[Any]]] = {}
+        self.unfrozen: Callable[..., Any] | None = None
+        self.count = 0
+        self.lock = threading.Lock()
+
+    def __call__(self, args: list[Any]) -> Any:
+        key = tuple(args[k].data_ptr() for k in self.labels)
+        with self.lock:
+            run, _ = self.compiled.get(key) or self._compile(key, args)
+        return run(args)
+
+    def _compile(
+        self, key: tuple[int, ...], args: list[Any]
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        if self.count >= self.MOST:
+            self.unfrozen = self.unfrozen or self.compile()
+            return self.unfrozen, []
+        self.count += 1
+        given = {k: (label, args[k]) for k, label in self.labels.items()}
+        tensors = [tensor for _, tensor in given.values()]
+        run = self.compile(given, self)
+        self.compiled[key] = run, watched(tensors, self, lambda this: this._drop(key))
+        return self.compiled[key]
+
+    def _drop(self, key: tuple[int, ...]) -> None:
+        self.compiled.pop(key, None)
 
 
 def _as_user_sees_it(error: Exception) -> Exception:

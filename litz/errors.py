@@ -339,6 +339,21 @@ class NotFinite(UserError, FloatingPointError):
         )
 
 
+class ScalarAssertion(UserError, RuntimeError):
+    """A size or a number that only data tells is not as the program says it is.
+
+    The program says so by `torch._check`, or torch found that it must be so for the rest of the
+    program to be right: the slice `x[:n]` needs `n <= len(x)`. Eager raises a RuntimeError there or
+    a little later. Mend the data, or the program; `scalar_asserts=False` removes these checks, and
+    what then happens to a size that does not fit is not defined.
+    """
+
+    def __init__(self, message: str, where: str) -> None:
+        self.where = where
+        told = f"{message.rstrip('.')}: {where}."
+        super().__init__(f"{told} Mend the data, or what the program says of it.")
+
+
 class CudaGraphsRefused(UserError):
     """A graph cannot be recorded as a CUDA graph, and `triton.require_cudagraphs` wants it to be.
 

@@ -8,6 +8,7 @@ op left to ATen, and why what did not fuse did not.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from litz.autotune import Tuning
@@ -78,7 +79,7 @@ class Report:
     @property
     def aten_ops(self) -> Counter[str]:
         """How often each op was left to ATen."""
-        return Counter(step.target for step in self.externs)
+        return Counter(step.target for step in self.externs if not step.checks)
 
     def __str__(self) -> str:
         total = 1e3 * sum(s for name, s in self.seconds.items() if "." not in name)
@@ -88,7 +89,9 @@ class Report:
             f"arena {self.plan.arena_bytes / 1e6:.2f} MB "
             f"(without reuse {self.plan.unplanned_bytes / 1e6:.2f} MB), compiled in {total:.0f} ms"
         ]
-        lines += [_kernel_line(k, s) for k, s in zip(self.kernels, self.scheduled, strict=True)]
+        ways = getattr(self.source, "ways", ()) or ((),) * len(self.kernels)
+        rows = zip(self.kernels, self.scheduled, ways, strict=True)
+        lines += [_kernel_line(*row) for row in rows]
         lines += [f"  ATen  {count} x {op}" for op, count in self.aten_ops.most_common()]
         titles = {"rewritten": "rewritten", "not fused": "refused", "not done": "unmet"}
         for title, action in titles.items():
@@ -112,14 +115,26 @@ def _how(choice: Choice | Tiling) -> str:
     return how + (", transposed in registers" if choice.across is not None else "")
 
 
-def _kernel_line(kernel: Kernel, scheduled: ScheduledKernel[Choice | Tiling]) -> str:
+def _kernel_line(
+    kernel: Kernel, scheduled: ScheduledKernel[Choice | Tiling], functions: tuple[str, ...] = ()
+) -> str:
     axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
     how = _how(scheduled.choice)
     served = list(dict.fromkeys(o.line for o in kernel.origins if o.line))
     where = f"  for {', '.join(served[:3])}" + (" ..." if len(served) > 3 else "") if served else ""
     sides = f"reads {len(read(kernel))}, writes {len(written(kernel))}"
     count = f"{len(kernel.phases)} phases"
-    return f"  kernel  {kernel.name}: rows {axes}, {count}, {how}, {sides}{where}"
+    line = f"  kernel  {kernel.name}: rows {axes}, {count}, {how}, {sides}{where}"
+    return "\n".join([line, *(_variant_lines(scheduled, functions) if len(functions) > 1 else ())])
+
+
+def _variant_lines(
+    scheduled: ScheduledKernel[Choice | Tiling], functions: tuple[str, ...]
+) -> Iterator[str]:
+    """What of multi_kernel_hints a kernel runs, and from when on."""
+    for variant, function in zip(scheduled.variants, functions, strict=True):
+        when = f"from {scheduled.measure} = {variant.begins}"
+        yield f"    {when}: {function}, {_how(variant.scheduled.choice)} (multi_kernel_hints)"
 
 
 @dataclass

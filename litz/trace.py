@@ -24,7 +24,17 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from litz.errors import LitzError, StageFailed, VerifyError
 from litz.ir.expr import Expr
-from litz.ir.program import Buffer, Decision, Kernel, KernelGraph, LoopProgram, Plan, read, written
+from litz.ir.program import (
+    Buffer,
+    Decision,
+    Kernel,
+    KernelGraph,
+    LoopProgram,
+    Phase,
+    Plan,
+    read,
+    written,
+)
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.text import graph_text, kernel_text, program_text, scheduled_text
 from litz.ir.verify import verify
@@ -204,11 +214,16 @@ def _row(decision: Decision) -> list[str]:
 
 def _kernel_row(kernel: Kernel) -> list[str]:
     """Name, outer axes, the inner axes of each phase, bytes of all that is read and written."""
-    phases = [("reduce " if p.is_reduction else "") + _axes(p.inner) for p in kernel.phases]
+    phases = [_phase(p) for p in kernel.phases]
     sizes = [_bytes(buffer) for buffer in [*read(kernel), *written(kernel)]]
     known = [size for size in sizes if size is not None]
     moved = _megabytes(sum(known)) if len(known) == len(sizes) else "dynamic"
     return [kernel.name, _axes(kernel.outer), " | ".join(phases), moved]
+
+
+def _phase(phase: Phase) -> str:
+    text = ("reduce " if phase.is_reduction else "") + _axes(phase.inner)
+    return f"{text} reduce {_axes(phase.summed)}" if phase.summed else text
 
 
 def _axes(axes: tuple[Expr, ...]) -> str:

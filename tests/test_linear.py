@@ -91,3 +91,17 @@ def test_work_for_each_op_stays_flat(make: Callable[[int], Callable[..., object]
     small, large = _work(make(FEW)), _work(make(MANY))
     assert large.calls / MANY < SLACK * small.calls / FEW
     assert large.nodes / MANY < SLACK * small.nodes / FEW
+
+
+def test_what_a_call_scatters_into_is_made_anew_at_each_call() -> None:
+    """Zeros depend on nothing that changes, but the sums in them do."""
+    layer = torch.nn.Linear(16, 32)
+
+    def scattered(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(12, 32).index_add(0, i, layer(x)).cumsum(1)
+
+    compiled = torch.compile(scattered, backend="litz", options={"on_error": "raise"})
+    x, i = torch.randn(500, 16), torch.randint(0, 12, (500,))
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(compiled(x, i), scattered(x, i), rtol=1e-4, atol=1e-4)

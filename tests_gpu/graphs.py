@@ -288,10 +288,15 @@ def _shows_inputs() -> None:
 
 def _required() -> str:
     _define_unsafe()
-    run = compiled(lambda x: torch.ops.litz_checks.unsafe(x + 1), triton__require_cudagraphs=True)
+    options = {"triton.require_cudagraphs": True}
+    run = torch.compile(
+        lambda x: torch.ops.litz_checks.unsafe(x + 1), backend="litz", options=options
+    )  # Dynamo knows the user's line
     try:
         run(torch.zeros(8, device=DEVICE))
-    except CudaGraphsRefused as refused:
+    except Exception as error:
+        refused = getattr(error, "inner_exception", error)  # as Dynamo wraps it
+        assert isinstance(refused, CudaGraphsRefused), repr(refused)
         assert "litz_checks.unsafe" in str(refused) and "graphs.py" in str(refused), refused
         return str(refused)
     raise AssertionError("nothing was raised")

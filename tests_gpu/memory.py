@@ -23,6 +23,7 @@ from litz.runtime import cuda
 from tests.codegen.triton.cases import WHOLE
 from tests.stages import compiled
 from tests_gpu.checks import DEVICE, moved, same
+from tests_gpu.run import hide_compilers
 
 SAMPLE = (
     "softmax", "layer_norm", "reduce", "columns", "scans", "transposes", "cat", "gather",
@@ -55,10 +56,14 @@ def _places() -> Iterator[Path]:
             yield from (folder / "nvidia").rglob(TOOL)
 
 
-def sanitized(command: str, names: tuple[str, ...] = SAMPLE, limit: float = LIMIT) -> str:
+def sanitized(
+    command: str, path: str | None = None, names: tuple[str, ...] = SAMPLE, limit: float = LIMIT
+) -> str:
     """Run the sample under the tool; its summary. Memory comes from the driver, tensor by tensor:
-    torch's own allocator would hide what lies between two of them."""
+    torch's own allocator would hide what lies between two of them. The tool may be a shell script,
+    which needs the path; the sample hides it again."""
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    environment |= {"PATH": path} if path else {}
     ran = subprocess.run(
         [command, "--tool", "memcheck", "--error-exitcode", "9", "--print-limit", "5",
          sys.executable, "-m", "tests_gpu.memory", "--plain", *names],
@@ -133,12 +138,13 @@ def plain(names: tuple[str, ...]) -> None:
 def checked(path: str | None = None) -> str:
     """The tool if it is there, else zones."""
     command = tool(path)
-    return sanitized(command) if command is not None else guarded()
+    return sanitized(command, path) if command is not None else guarded()
 
 
 if __name__ == "__main__":
     words = sys.argv[1:]
     if "--plain" in words:
+        hide_compilers()
         plain(tuple(w for w in words if w != "--plain"))
     else:
         print(checked())

@@ -45,7 +45,7 @@ def _step(step: Loop | Kernel | Extern) -> Iterator[str]:
     else:
         yield f"kernel {_axes(step.outer)} scratch {[_buffer(b) for b in step.scratch]}"
         for phase in step.phases:
-            yield f"phase {_axes(phase.inner)} {phase.is_reduction}"
+            yield f"phase {_axes(phase.inner)} {phase.is_reduction} {_axes(phase.summed)}"
             yield from _stores(phase.stores)
 
 

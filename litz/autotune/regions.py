@@ -1,7 +1,7 @@
 """Regions: each matrix product of a graph with what its kernel does besides, as a graph of its own.
 
-In: a captured graph and the kernels it becomes by rule. Out: a `Region` for each product. What a
-region reads from outside is an input of it; what is made of parameters alone comes along, so that
+In: a captured graph and the kernels it becomes. Out: a `Region` for each product. What a region
+reads from outside is an input of it; what is made of parameters alone comes along, so that
 it is packed as in the whole. Equal layers have equal `mark`s. Example: of a BERT layer, `addmm`
 with the GELU behind it is one region with the parameters x1 and x2 and the input x0.
 """
@@ -20,7 +20,7 @@ from litz.config import Config
 from litz.ir.choices import NO_CHOICES
 from litz.ir.convolution import convolution_of
 from litz.ir.graph import Graph
-from litz.ir.product import kernel_product
+from litz.ir.product import kernel_product, product_phase
 from litz.ir.program import Extern, Kernel, KernelGraph
 from litz.lower import lower
 from litz.passes.aliasing import viewed_operand
@@ -42,7 +42,8 @@ PRODUCTS = {
 @dataclass(frozen=True)
 class Size:
     """A product of `rows` x `depth` by `depth` x `columns`, `batches` of them. `follows` says
-    whether its kernel does more; `kept`, whether the right operand is made of parameters."""
+    whether its kernel does more; `kept`, whether the right operand is made of parameters;
+    `prepares` and `finishes`, whether it could make its left operand and finish whole rows."""
 
     batches: int
     rows: int
@@ -52,6 +53,8 @@ class Size:
     bytes: int
     follows: bool
     kept: bool
+    prepares: bool = False
+    finishes: bool = False
     convolved: bool = False  # a convolution of single places
 
     def __str__(self) -> str:
@@ -93,12 +96,14 @@ def regions(
     others = steps if ours is None else _steps_by_node(ours)
     found = []
     for node in graph.nodes:
-        if node.target in asked and any(_is_product(s, node) for s in others[node.name]):
+        own = others[node.name] if node.target in asked else []
+        product = next((s for s in own if _is_product(s, node)), None)
+        if product is not None:
             names = {o.node for step in others[node.name] for o in step.origins}
             if ours is not None:
                 names |= _done_otherwise(names, steps, products - {node.name})
             cut = _Cut(graph, known, steps.keys(), names).graph()
-            size = _size(node, known, len(names) > 1)
+            size = _size(node, known, len(names) > 1, _around(product))
             if cut is not None and size is not None:
                 program = lower(cut, target, config, NO_CHOICES)
                 found.append(Region(node.name, size, cut, fingerprint(program)))
@@ -127,7 +132,17 @@ def _is_product(step: Kernel | Extern, node: Node) -> bool:
     return kernel_product(step) is not None
 
 
-def _size(node: Node, known: dict[Node, None], follows: bool) -> Size | None:
+def _around(step: Kernel | Extern) -> tuple[bool, bool]:
+    """Whether phases of rows come before the product, and behind it."""
+    place = product_phase(step) if isinstance(step, Kernel) else None
+    if place is None or not isinstance(step, Kernel):
+        return False, False
+    return place > 0, place < len(step.phases) - 1
+
+
+def _size(
+    node: Node, known: dict[Node, None], follows: bool, around: tuple[bool, bool]
+) -> Size | None:  # fmt: skip
     """The size, if it is known."""
     left, right = (node.args[k] for k in PRODUCTS[node.target])
     assert isinstance(left, Node) and isinstance(right, Node)
@@ -147,7 +162,14 @@ def _size(node: Node, known: dict[Node, None], follows: bool) -> Size | None:
         return None
     name = str(dtype).removeprefix("torch.")
     return Size(batch[0] if batch else 1, rows, depth, columns, name, dtype.itemsize, follows,
-                right in known, node.target is aten.convolution.default)  # fmt: skip
+                right in known, *around, node.target is aten.convolution.default)  # fmt: skip
+
+
+def _holds_tensors(node: Node) -> bool:
+    """A tensor, or several, as of var_mean."""
+    value = node.meta.get("val")
+    several = value if isinstance(value, (tuple, list)) else (value,)
+    return all(isinstance(v, torch.Tensor) for v in several)
 
 
 class _Cut:
@@ -178,8 +200,7 @@ class _Cut:
 
     def graph(self) -> Graph | None:
         """The copy; None if it holds something that is no plain tensor."""
-        values = [n.meta.get("val") for n in self.inside]
-        if not all(isinstance(v, (torch.Tensor, tuple, list)) for v in values):
+        if not all(map(_holds_tensors, self.inside)):
             return None
         if any(n.target is aten.copy_.default for n in self.inside):
             return None

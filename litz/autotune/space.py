@@ -44,9 +44,22 @@ def candidates(size: Size, target: Target, config: Config, machine: Machine) -> 
     found = [ProductChoice("ATEN")] if len(allowed) == 2 else []
     if "LITZ" in allowed and size.flops // 2 < TINY:
         found.append(ProductChoice("LOOP"))
-    if size.follows and config.benchmark_epilogue_fusion and config.epilogue_fusion:
-        found.append(ProductChoice(fused=False))
-    return found + ours
+    return found + surroundings(size, config) + ours
+
+
+def surroundings(size: Size, config: Config) -> list[ProductChoice]:
+    """What surrounds the product as part of its kernel, and not. One of each two is the rule's own
+    choice, which is not timed again."""
+    if not config.benchmark_epilogue_fusion:
+        return []
+    found = [ProductChoice(fused=False)] if size.follows and config.epilogue_fusion else []
+    if size.finishes:
+        found += [ProductChoice(rows=on) for on in (True, False)]
+    if size.prepares:
+        found += [ProductChoice(prologue=on) for on in (True, False)]
+    if size.finishes and size.prepares:
+        found.append(ProductChoice(rows=True, prologue=True))
+    return found
 
 
 def _of_each_kind(ordered: list[ProductChoice]) -> list[ProductChoice]:

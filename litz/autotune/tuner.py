@@ -43,7 +43,10 @@ TIMING = 0.3
 # A step of the descent must gain as much, or it would walk about in the noise.
 STEP = 0.99
 # Of what the database keeps: with another number, old results are asked for anew.
-VERSION = 1
+VERSION = 2
+BOTH = ("fused", "rows", "prologue")
+# What a field of a choice may be, if it is no number.
+USUAL = {"backend": ("LITZ", "ATEN", "LOOP"), **dict.fromkeys(BOTH, (True, False))}
 # Flags that change the answer, of those that tuning itself reads.
 ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
          "benchmark_epilogue_fusion", "max_autotune_gemm_backends",
@@ -72,7 +75,7 @@ class Tuner:
         """Products first: what they are fused with decides what other kernels there are."""
         try:
             if products:
-                given = (self.graph, self._kernels(self.choices), self.target, self.config)
+                given = (self.graph, self._joined(), self.target, self.config)
                 found = product_questions(*given, self._all_ours())
                 named = self._answered(found)
                 self.choices = replace(self.choices, products=named)
@@ -98,6 +101,14 @@ class Tuner:
         if self.target.kind == "cpu":
             return None
         return self._kernels(Choices(products={ANY: ProductChoice(form="TILES")}))
+
+    def _joined(self) -> KernelGraph:
+        """The kernels with as much around each product as may be: what is timed holds all that a
+        choice may join, or take apart."""
+        most = ProductChoice(rows=True, prologue=True)
+        together = Choices(products={ANY: most} if self.config.benchmark_epilogue_fusion else {})
+        program = lower(self.graph, self.target, self.config, self.choices)
+        return fuse(program, self.target, self.config, together)
 
     def _unmet(self, name: str, reason: str) -> Decision:
         return Decision("unmet", "max_autotune", name, reason)

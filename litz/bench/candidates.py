@@ -3,6 +3,7 @@
 In: a name. Out: `Candidate`: a backend of torch.compile, or none for eager. `nothing` runs what
 Dynamo and AOTAutograd captured as it is, op by op. `floor` does not even that: it hands out the
 results of its first call again, so what it takes is torch's own part, which no backend is below.
+`litz-best` and `inductor-best` freeze weights and tune.
 `onednn` is eager with the weights of linear layers and convolutions packed by oneDNN.
 Example: `CANDIDATES["litz"].compile(model)(x)`.
 """
@@ -10,8 +11,8 @@ Example: `CANDIDATES["litz"].compile(model)(x)`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,8 @@ from litz.bench.onednn import why_not_onednn, with_packed_layers
 
 # A graph that Litz cannot compile would run as eager, and be timed as Litz.
 OPTIONS = {"on_error": "raise"}
+# What makes both quickest at inference: weights are constants, and candidates are timed.
+BEST = {"freezing": True, "max_autotune": True}
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -39,16 +42,18 @@ class Candidate:
     name: str
     backend: str | Callable[..., Any] | None
     why_not: Callable[[], str] = _present
-    prepare: Callable[[Callable[..., Any]], Callable[..., Any]] | None = (
-        None  # instead of a backend
-    )
+    # instead of a backend
+    prepare: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self.prepare is not None:
             return self.prepare(function)
         if self.backend is None:
             return function
-        compiled: Callable[..., Any] = torch.compile(function, backend=self.backend)
+        compiled: Callable[..., Any] = torch.compile(
+            function, backend=self.backend, options=dict(self.options) or None
+        )
         return compiled
 
 
@@ -85,6 +90,8 @@ CANDIDATES = {
         Candidate("eager", None),
         Candidate("nothing", nothing),
         Candidate("floor", floor),
+        Candidate("litz-best", partial(litz, options=OPTIONS | BEST)),
+        Candidate("inductor-best", "inductor", _needs_a_compiler, options=BEST),
         Candidate("onednn", None, why_not_onednn, with_packed_layers),
     )
 }

@@ -24,8 +24,10 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 def is_symbolic(module: torch.fx.GraphModule) -> bool:
     """Whether a size of the graph is only known when it is called."""
-    return any(
-        isinstance(n.meta.get("val"), SYMBOLIC) for n in module.graph.nodes if n.op == "placeholder"
+    nodes = module.graph.nodes
+    told = any(n.meta.get("unbacked_bindings") for n in nodes)
+    return told or any(
+        isinstance(n.meta.get("val"), SYMBOLIC) for n in nodes if n.op == "placeholder"
     )
 
 
@@ -49,6 +51,8 @@ def _environments(module: torch.fx.GraphModule) -> Iterator[Any]:
         value = node.meta.get("val")
         if isinstance(value, SYMBOLIC):
             yield value.node.shape_env
+        elif isinstance(value, FakeTensor) and any(isinstance(n, SYMBOLIC) for n in value.shape):
+            yield value.fake_mode.shape_env
 
 
 def sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:

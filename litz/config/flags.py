@@ -215,7 +215,7 @@ class Config:
         False, "autotune", "Go on from what is best, a field at a time, while that gets quicker."
     )
     benchmark_epilogue_fusion: bool = flag(
-        True, "autotune", "Time a matrix product also with what follows it in a kernel apart."
+        True, "autotune", "Time a matrix product also with what surrounds it in a kernel apart."
     )
     autotune_in_subproc: bool = flag(
         False, "autotune", "Time in a process of its own, which may crash or hang.", code=False
@@ -261,7 +261,10 @@ class Config:
     epilogue_fusion: bool = flag(
         True,
         "fuse",
-        "Let what follows a product or a convolution, element by element, be part of its kernel.",
+        "Let what follows a product or a convolution be part of its kernel.",
+    )
+    prologue_fusion: bool = flag(
+        True, "fuse", "Let what makes the left operand of a product be part of its kernel."
     )
     aggressive_fusion: bool = flag(
         False, "fuse", "Let loops of equal rows share a kernel also if that saves a launch alone."
@@ -298,11 +301,22 @@ class Config:
     pick_loop_orders: bool = flag(
         True, "schedule", "Order loops by the strides of what they touch."
     )
+    multi_kernel_hints: tuple[int, ...] = flag(
+        (),
+        "schedule",
+        "Sizes for which kernels of symbolic sizes get a schedule of their own, chosen by call.",
+        low=1,
+    )
     size_asserts: bool = flag(
         True, "runtime", "Check dtype, shape and strides of the inputs of each call."
     )
     alignment_asserts: bool = flag(
         False, "runtime", "Check that tensors lie at addresses that kernels were compiled for."
+    )
+    scalar_asserts: bool = flag(
+        True,
+        "lower",
+        "Check what the program says of sizes and numbers that only data tells (torch._check).",
     )
     nan_asserts: bool = flag(
         False, "runtime", "Look for NaN and infinities in every input and result; slow."

@@ -22,8 +22,11 @@ def check(flag: Flag, value: Any, name: str = "") -> Any:
     name = name or flag.name
     if not any(_is(value, member) for member in _members(flag.type)):
         raise WrongFlagType(name, type_text(flag), value)
-    below = flag.low is not None and value is not None and value < flag.low
-    above = flag.high is not None and value is not None and value > flag.high
+    if isinstance(value, list):  # a config is hashable
+        value = tuple(value)
+    numbers = value if isinstance(value, tuple) else () if value is None else (value,)
+    below = flag.low is not None and any(n < flag.low for n in numbers)
+    above = flag.high is not None and any(n > flag.high for n in numbers)
     choices = _choices(flag)
     if below or above or (choices and value not in choices):
         raise FlagValueError(name, value, allowed_text(flag))
@@ -67,6 +70,8 @@ def _choices(flag: Flag) -> tuple[object, ...]:
 
 
 def _is(value: Any, member: Any) -> bool:
+    if get_origin(member) is tuple:
+        return isinstance(value, (list, tuple)) and all(type(n) is int for n in value)
     if member is float:  # a whole number is one, too
         return type(value) in (int, float)
     return type(value) is member if isinstance(member, type) else callable(value)
@@ -74,6 +79,9 @@ def _is(value: Any, member: Any) -> bool:
 
 def _read(member: Any, text: str) -> Any:
     """The text as that type, or NotImplemented. A function has no text."""
+    if get_origin(member) is tuple:
+        parts = [_read(int, part.strip()) for part in text.split(",") if part.strip()]
+        return NotImplemented if NotImplemented in parts else tuple(parts)
     if member is bool:
         return _BOOLS.get(text.lower(), NotImplemented)
     if member is int:
@@ -94,6 +102,8 @@ def _number(text: str) -> Any:
 
 
 def _type_name(member: Any) -> str:
+    if get_origin(member) is tuple:
+        return "list of int"
     if not isinstance(member, type):
         return "a function"
     return "None" if member is type(None) else member.__name__

@@ -9,7 +9,7 @@ few rows are split (`split`). Example: softmax's five loops become one kernel of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from litz.config import Config
 from litz.fuse.group import Group, group_loops
@@ -23,6 +23,7 @@ from litz.ir.attention import loop_attention
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import extent_of
 from litz.ir.program import (
+    AnyStep,
     Buffer,
     Decision,
     Extern,
@@ -30,9 +31,8 @@ from litz.ir.program import (
     KernelGraph,
     LoopProgram,
     ViewArg,
-    may_be_held,
     read,
-    written,
+    steps_to_hold,
 )
 from litz.rewrite import Simplifier
 from litz.target import Target
@@ -45,20 +45,22 @@ def fuse(
 ) -> KernelGraph:
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
+    shown = _shown(program)
     inlined = inline_producers(program, target, config)
     simplifier = Simplifier(config.emulate_precision_casts)
     loops, cut = split_pieces(inlined.body, simplifier)
     loops, spread = spread_shared(loops, target)
     decisions = [*program.decisions, *inlined.decisions, *cut, *spread]
     if config.online_softmax:
-        loops, streamed = stream_softmax(loops, _shown(program), target, config)
+        loops, streamed = stream_softmax(loops, shown, target, config)
         decisions += streamed
-    groups, grouped = group_loops(loops, inputs, program.static, target, config, choices)
+    loops = _prepared_first(loops, program.static, shown | inputs)
+    groups, grouped = group_loops(loops, inputs, shown, program.static, target, config, choices)
     decisions += grouped
     needed = _needed_outside(program, groups, inputs)
     body, split = _kernels(groups, needed, simplifier, target, config)
     decisions += split
-    ordered = _prepared_first(body, program.static, _shown(program) | inputs)
+    ordered = _prepared_first(body, program.static, shown | inputs)
     given = (program.inputs, program.constants, ordered, program.outputs)
     return KernelGraph(*given, decisions=tuple(decisions), static=program.static)
 
@@ -87,16 +89,10 @@ def _kernels(
 
 
 def _prepared_first(
-    body: list[Kernel | Extern], static: frozenset[Buffer], seen: set[Buffer]
-) -> tuple[Kernel | Extern, ...]:
+    body: Sequence[AnyStep], static: frozenset[Buffer], seen: set[Buffer]
+) -> tuple[AnyStep, ...]:
     """What depends on parameters alone, and shows nowhere else, comes before the rest."""
-    made: set[Buffer] = set()
-    first: list[Kernel | Extern] = []
-    for step in body if static else ():
-        known = may_be_held(step) and made.union(static).issuperset(read(step))
-        if known and not seen.intersection(written(step)):
-            first.append(step)
-            made.update(written(step))
+    first = steps_to_hold(body, static, seen)
     front = {id(step) for step in first}
     return (*first, *(step for step in body if id(step) not in front))
 

@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from litz.config import Config
+from litz.fuse.products import Surroundings
 from litz.fuse.rows import (
     Member,
     Misfit,
@@ -27,10 +28,11 @@ from litz.fuse.rows import (
 from litz.fuse.split import few_rows
 from litz.ir.attention import is_log_sum, loop_attention
 from litz.ir.choices import Choices
-from litz.ir.expr import extent_of
+from litz.ir.expr import Expr, extent_of
 from litz.ir.index import coefficient, flat_index
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
+from litz.ir.sizes import used_in
 from litz.ir.window import loop_windows
 from litz.target import Target
 
@@ -57,11 +59,18 @@ class Group:
 
 
 def group_loops(
-    body: tuple[Loop | Extern, ...], inputs: set[Buffer], static: frozenset[Buffer],
-    target: Target, config: Config, choices: Choices,
+    body: tuple[Loop | Extern, ...], inputs: set[Buffer], shown: set[Buffer],
+    static: frozenset[Buffer], target: Target, config: Config, choices: Choices,
 ) -> tuple[list[Group], list[Decision]]:  # fmt: skip
     """Walk the steps in order and let each join what it may."""
-    grouper = _Grouper(inputs, static, target, config, choices)
+    readers: dict[Buffer, set[int]] = defaultdict(set)
+    for step in body:
+        for buffer in read(step):
+            readers[buffer].add(id(step))
+    for buffer in shown:
+        readers[buffer].add(id(None))
+    around = Surroundings(target, config, choices, readers)
+    grouper = _Grouper(inputs, static, around)
     for step in body:
         if isinstance(step, Extern):
             grouper.add_extern(step)
@@ -72,18 +81,22 @@ def group_loops(
 
 class _Grouper:
     def __init__(
-        self, inputs: set[Buffer], static: frozenset[Buffer], target: Target, config: Config,
-        choices: Choices,
-    ) -> None:  # fmt: skip
+        self, inputs: set[Buffer], static: frozenset[Buffer], around: Surroundings
+    ) -> None:
         self.static = set(static)  # and what is made of it
-        self.inputs, self.target, self.config = inputs, target, config
-        self.choices = choices
+        self.inputs, self.around = inputs, around
+        self.target, self.config, self.choices = around.target, around.config, around.choices
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
         self.written_in: dict[Buffer, int] = {}
         self.read_in: dict[Buffer, list[int]] = defaultdict(list)
+        self.told_in: dict[Expr, int] = {}  # the call that tells a size, or last looks at it
 
     def add_extern(self, step: Extern) -> None:
+        for binding in step.binds:
+            self.told_in[binding.symbol] = len(self.groups)
+        if step.checks and self.told_in:
+            self.told_in.update(dict.fromkeys(used_in(step), len(self.groups)))
         self._place(step, Group(len(self.groups), extern=step))
 
     def add_loop(self, loop: Loop) -> None:
@@ -132,6 +145,8 @@ class _Grouper:
                 needed.append(self.written_in[buffer])
             if buffer in self.inputs:  # an update waits for every reader of the old value, or
                 needed += self.read_in[buffer]  # joins the last of them, if `in_step` lets it
+        if self.told_in:
+            needed += [self.told_in[n] for n in used_in(loop) if n in self.told_in]
         return max(needed, default=0)
 
     def _candidates(self, loop: Loop, earliest: int) -> list[tuple[int, Group]]:
@@ -172,12 +187,10 @@ class _Grouper:
         limit = self._limits(group, loop)
         if limit is not None:
             return limit
-        if any(self._in_blocks(each) or loop_windows(each) for each in (*group.loops, loop)):
-            if is_sequential(loop):
-                return Misfit("a product shares its tasks by panels, a reduction needs whole rows")
-            if not self._takes_more(group, loop):
-                return Misfit("nothing joins a product (epilogue_fusion, or timing)")
-        members = align([*group.loops, loop], self.config.loop_ordering_after_fusion)
+        whole = self._whole_rows(group, loop)
+        if isinstance(whole, Misfit):
+            return whole
+        members = align([*group.loops, loop], self.config.loop_ordering_after_fusion, whole)
         if isinstance(members, Misfit):
             return members
         if self._updated(group, loop) and len({m.outer for m in members}) > 1:
@@ -187,7 +200,23 @@ class _Grouper:
         outer = common_outer(members)
         if isinstance(outer, Misfit):
             return outer
+        if whole:
+            return self.around.pays(members, group.members) or members
         return self._profit(members, extent_of(outer)) or members
+
+    def _whole_rows(self, group: Group, loop: Loop) -> Misfit | bool:
+        """Whether a product is among these whose rows have to be shared whole."""
+        every = (*group.loops, loop)
+        products, windows = map(self._in_blocks, every), map(loop_windows, every)
+        if not any(products) and not any(windows):
+            return False
+        if any(map(loop_windows, every)) and is_sequential(loop):
+            return Misfit("windows share their tasks by panels, a reduction needs whole rows")
+        if not is_sequential(loop) and not self._takes_more(group, loop):
+            return Misfit("nothing joins a product (epilogue_fusion, or timing)")
+        if any(map(loop_windows, every)):
+            return False
+        return self.around.rows(group.loops, loop, any(m.summed for m in group.members))
 
     def _in_blocks(self, loop: Loop) -> bool:
         """Whether it is a product with a schedule of its own; one row is a reduction like others
@@ -256,7 +285,9 @@ class _Grouper:
 
 
 def _stores_across(member: Member) -> bool:
-    """Whether neighbours along its fastest row axis lie apart where it stores them."""
+    """Whether neighbours along its fastest row axis, a column, lie apart where it stores them."""
+    if member.inner:
+        return False
     store = member.loop.stores[0]
     found = coefficient(flat_index(store.buffer, store.index), member.outer[-1])
     return found is not None and found[0].is_const and found[0].number > 1

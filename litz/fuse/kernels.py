@@ -35,7 +35,9 @@ class _Piece:
     store: Store
     inner: tuple[Expr, ...]
     reduces: bool
+    summed: tuple[Expr, ...] = ()  # of a product, whose columns are the inner axes
     level: int = 0
+    along: bool = False  # with the product: it is one, or works on its elements one by one
 
 
 def make_kernel(
@@ -47,12 +49,22 @@ def make_kernel(
     pieces = [_piece(m, outer) for m in members]
     _assign_levels(pieces)
     phases = _phases(pieces)
-    phases, scratch = _make_local(phases, outer, needed)
+    phases, scratch = _make_local(phases, outer, needed, _operands(pieces))
     phases = _simplified(phases, simplifier)
     origins: dict[Origin, None] = {}
     for member in members:
         origins.update(dict.fromkeys(member.loop.origins))
     return Kernel(name, outer, tuple(phases), scratch, tuple(origins))
+
+
+def finishes_rows(members: list[Member]) -> bool:
+    """Whether something waits for the product among these, and so for whole rows of it."""
+    outer = common_outer(members)
+    assert not isinstance(outer, Misfit), outer.reason
+    pieces = [_piece(m, outer) for m in members]
+    _assign_levels(pieces)
+    level = next(p.level for p in pieces if p.summed)
+    return any(p.level > level for p in pieces)
 
 
 def attention_kernel(loops: list[Loop], simplifier: Simplifier, name: str) -> Kernel:
@@ -74,41 +86,53 @@ def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:
         index=tuple(simplify(substitute(i, places)) for i in store.index),
         value=simplify_indices(substitute(store.value, places, memo)),
     )
-    inner = tuple(places[a] for a in member.inner)
-    return _Piece(moved, inner, is_sequential(member.loop))
+    inner = tuple(places[a] for a in member.inner if a not in member.summed)
+    summed = tuple(places[a] for a in member.summed)
+    return _Piece(moved, inner, is_sequential(member.loop) and not summed, summed)
 
 
 def _assign_levels(pieces: list[_Piece]) -> None:
-    """A reader of a finished reduction, or of another column of its row, waits one level."""
+    """A reader of a finished reduction, or of another column of its row, waits one level. What
+    works on the elements of a product one by one goes along with it; all else waits."""
     makers = {p.store.buffer: p for p in pieces}
     for piece in pieces:
+        along: set[int] = set()  # levels of the product it might go along with
         for node in loads(piece.store.value, *piece.store.index):
             maker = makers.get(node.buffer)
             if maker is None or maker is piece:
                 continue
             aligned = node.index == maker.store.index and maker.inner == piece.inner
-            waits = maker.reduces or not aligned
+            waits = maker.reduces or not aligned or (maker.along and piece.reduces)
             piece.level = max(piece.level, maker.level + (1 if waits else 0))
+            if maker.along and not waits:
+                along.add(maker.level)
+        if along:
+            piece.along = piece.level in along
+        else:
+            piece.along = bool(piece.summed)
 
 
 def _phases(pieces: list[_Piece]) -> list[Phase]:
     """Pieces of one level over the same inner axes run in one loop nest. But windows on one buffer
     run one after the other, so that a row is written from its first line to its last, unless they
-    read the same elements: those are then read once."""
-    shared: dict[tuple[int, int, tuple[Expr, ...]], list[_Piece]] = {}
+    read the same elements: those are then read once. A product comes last of its level."""
+    shared: dict[tuple[int, bool, int, tuple[Expr, ...]], list[_Piece]] = {}
     windows: dict[Buffer, int] = {}
     for piece in pieces:
         window = windows.get(piece.store.buffer, 0)
-        before = shared.get((piece.level, window - 1, piece.inner), [])
+        before = shared.get((piece.level, piece.along, window - 1, piece.inner), [])
         if any(_reads_same(piece, other) for other in before):
             window -= 1
         windows[piece.store.buffer] = window + 1
-        shared.setdefault((piece.level, window, piece.inner), []).append(piece)
-    ordered = sorted(shared.items(), key=lambda item: item[0][:2])
-    return [
-        Phase(inner, any(p.reduces for p in group), _forwarded([p.store for p in group]))
-        for (_, _, inner), group in ordered
-    ]
+        shared.setdefault((piece.level, piece.along, window, piece.inner), []).append(piece)
+    ordered = sorted(shared.items(), key=lambda item: item[0][:3])
+    return [_phase(inner, group) for (*_, inner), group in ordered]
+
+
+def _phase(inner: tuple[Expr, ...], group: list[_Piece]) -> Phase:
+    stores = _forwarded([p.store for p in group])
+    summed = next((p.summed for p in group if p.summed), ())
+    return Phase(inner, any(p.reduces for p in group), stores, summed)
 
 
 def _reads_same(piece: _Piece, other: _Piece) -> bool:
@@ -151,8 +175,13 @@ class _Row:
         return tuple(index[d] for d in self.dims)
 
 
+def _operands(pieces: list[_Piece]) -> set[Buffer]:
+    """What products read, as it is: instructions want halves and bytes."""
+    return {n.buffer for p in pieces if p.summed for n in loads(p.store.value)}
+
+
 def _make_local(
-    phases: list[Phase], outer: tuple[Expr, ...], needed: set[Buffer]
+    phases: list[Phase], outer: tuple[Expr, ...], needed: set[Buffer], operands: set[Buffer]
 ) -> tuple[list[Phase], tuple[Buffer, ...]]:
     """Buffers that nobody outside reads become scratch of one row, or vanish."""
     read_later: set[Buffer] = set()
@@ -160,7 +189,7 @@ def _make_local(
         for store in phase.stores:
             read_later |= {n.buffer for n in loads(store.value, *store.index)}
     stored = {s.buffer: s for phase in phases for s in phase.stores}
-    local = {b: _row(s, outer) for b, s in stored.items() if b not in needed}
+    local = {b: _row(s, outer, b in operands) for b, s in stored.items() if b not in needed}
     result = []
     for phase in phases:
         stores = [
@@ -169,15 +198,16 @@ def _make_local(
             if s.buffer not in local or s.buffer in read_later
         ]
         if stores:
-            result.append(Phase(phase.inner, phase.is_reduction, tuple(stores)))
+            result.append(replace(phase, stores=tuple(stores)))
     return result, tuple(row.buffer for b, row in local.items() if b in read_later)
 
 
-def _row(store: Store, outer: tuple[Expr, ...]) -> _Row:
+def _row(store: Store, outer: tuple[Expr, ...], as_is: bool) -> _Row:
     """Halves stay wide: a value that never leaves the kernel is never rounded."""
     dims = tuple(d for d, i in enumerate(store.index) if i.axes - set(outer))
     shape = tuple(store.buffer.shape[d] for d in dims)
-    name, dtype = f"{store.buffer.name}_row", store.buffer.dtype.compute
+    name, dtype = f"{store.buffer.name}_row", store.buffer.dtype
+    dtype = dtype if as_is else dtype.compute
     return _Row(Buffer(name, dtype, shape, row_major(shape), store.buffer.device), dims)
 
 
@@ -197,17 +227,14 @@ def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:
     row = local.get(store.buffer)
     if row is None:
         return replace(store, index=index, value=value)
-    wide = value.args[0] if value.op == "narrow" else cast(value, row.buffer.dtype)
-    return Store(row.buffer, row.index(index), wide)
+    if value.dtype is not row.buffer.dtype:
+        value = value.args[0] if value.op == "narrow" else cast(value, row.buffer.dtype)
+    return Store(row.buffer, row.index(index), value)
 
 
 def _simplified(phases: list[Phase], simplifier: Simplifier) -> list[Phase]:
     """Value rules over every store, after forwarding has brought producers and readers together."""
     return [
-        Phase(
-            phase.inner,
-            phase.is_reduction,
-            tuple(replace(s, value=simplifier(s.value)) for s in phase.stores),
-        )
+        replace(phase, stores=tuple(replace(s, value=simplifier(s.value)) for s in phase.stores))
         for phase in phases
     ]

@@ -27,6 +27,7 @@ from litz.ir.index import (
     simplify,
     to_poly,
 )
+from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Loop
 from litz.ir.sizes import count_of, is_polynomial, quotient
 
@@ -53,18 +54,27 @@ class Member:
     def row(self) -> Expr:
         return ravel(self.outer, tuple(a.extent for a in self.outer))
 
+    @property
+    def summed(self) -> tuple[Expr, ...]:
+        """The axes of the sums of a product whose columns are all in the row."""
+        columns = set(self.inner) - set(self.loop.reduced) - set(self.loop.ordered)
+        return self.loop.reduced if columns else ()
 
-def align(loops: list[Loop], reorder: bool = True) -> list[Member] | Misfit:
+
+def align(loops: list[Loop], reorder: bool = True, whole: bool = False) -> list[Member] | Misfit:
     """Divide the axes of every loop so that all share their rows; loops between which no data
-    passes may be reordered to read what they share at the same time."""
-    rows = _row_count(loops)
+    passes may be reordered to read what they share at the same time. Of a product, a row is one
+    number of its result, or `whole`, with all its columns."""
+    rows = _row_count(loops, whole)
     if isinstance(rows, Misfit):
         return rows
-    links = _Links(loops)
+    links = _Links(loops, whole)
     members: dict[int, Member] = {}
     shared: dict[Buffer, tuple[Member, Expr]] = {}
+    # What makes the operand of a product may divide its rows further: it comes first then.
     anchor = next((k for k, loop in enumerate(loops) if is_sequential(loop)), 0)
-    first = _leading(loops[anchor], rows)
+    anchor = 0 if whole else anchor
+    first = _leading(loops[anchor], rows, whole)
     if isinstance(first, Misfit):
         return first
     members[anchor] = first
@@ -79,7 +89,7 @@ def align(loops: list[Loop], reorder: bool = True) -> list[Member] | Misfit:
             while (k := next(iter(unplaced))) in members:
                 del unplaced[k]
             together = _beside(loops[k], shared) if reorder else None
-            found = together or _leading(loops[k], rows)
+            found = together or _leading(loops[k], rows, whole)
         if isinstance(found, Misfit):
             return found
         if found is not None:
@@ -111,16 +121,20 @@ def in_step(loops: list[Loop], buffers: set[Buffer]) -> bool:
     return True
 
 
-def anchored(loop: Loop) -> Member:
-    """A loop by itself: all that need not run in order is a row."""
+def anchored(loop: Loop, whole: bool = False) -> Member:
+    """A loop by itself: all that need not run in order is a row, but for the columns of a product
+    that is taken whole."""
     if not is_sequential(loop):
         return Member(loop, loop.axes, ())
+    product = loop_product(loop) if whole else None
+    if product is not None:
+        return Member(loop, product.batch + product.rows, product.columns + loop.reduced)
     outer = tuple(a for a in loop.axes if a not in loop.ordered)
     return Member(loop, outer, loop.reduced + loop.ordered)
 
 
-def _row_count(loops: list[Loop]) -> Expr | Misfit:
-    counts = {count_of(anchored(loop).outer) for loop in loops if is_sequential(loop)}
+def _row_count(loops: list[Loop], whole: bool) -> Expr | Misfit:
+    counts = {count_of(anchored(loop, whole).outer) for loop in loops if is_sequential(loop)}
     if len(counts) > 1:
         return Misfit(f"reductions with {_listed(counts)} rows")
     if counts:
@@ -169,8 +183,8 @@ def _span(index: Expr) -> tuple[int, int] | None:
 class _Links:
     """Which loops read each other's results, and where."""
 
-    def __init__(self, loops: list[Loop]) -> None:
-        self.loops = loops
+    def __init__(self, loops: list[Loop], whole: bool) -> None:
+        self.loops, self.whole = loops, whole
         self.makers = {loop.stores[0].buffer: k for k, loop in enumerate(loops)}
         self.readers: dict[int, list[tuple[int, Expr]]] = defaultdict(list)
         self.neighbours: dict[int, dict[int, None]] = defaultdict(dict)
@@ -187,9 +201,9 @@ class _Links:
         for node in loop.loads:
             maker = self.makers.get(node.buffer, k)
             if maker != k and maker in members:
-                return _as_reader(loop, node, members[maker])
+                return _as_reader(loop, node, members[maker], self.whole)
         j, node = next((j, node) for j, node in self.readers[k] if j in members)
-        return _as_producer(loop, node, members[j])
+        return _as_producer(loop, node, members[j], self.whole)
 
 
 def _row_of_load(node: Expr, maker: Member) -> Expr:
@@ -200,7 +214,7 @@ def _row_of_load(node: Expr, maker: Member) -> Expr:
     return simplify(substitute(maker.row, places))
 
 
-def _as_reader(loop: Loop, node: Expr, maker: Member) -> Member | Misfit:
+def _as_reader(loop: Loop, node: Expr, maker: Member, whole: bool) -> Member | Misfit:
     row = _row_of_load(node, maker)
     split = _split_flattened(loop, row)
     if split is not loop:
@@ -210,17 +224,17 @@ def _as_reader(loop: Loop, node: Expr, maker: Member) -> Member | Misfit:
     digits = _mixed_radix(row, rows)
     if digits is None:
         return Misfit(f"it reads {node.buffer} across rows ({row} is not a row of its loop)")
-    return _divided(loop, digits)
+    return _divided(loop, digits, whole)
 
 
-def _divided(loop: Loop, outer: tuple[Expr, ...]) -> Member | Misfit:
+def _divided(loop: Loop, outer: tuple[Expr, ...], whole: bool = False) -> Member | Misfit:
     inner = tuple(a for a in (*loop.axes, *loop.reduced) if a not in outer)
-    if is_sequential(loop) and set(inner) != set(anchored(loop).inner):
+    if is_sequential(loop) and set(inner) != set(anchored(loop, whole).inner):
         return Misfit("its reduction does not run along the row")
     return Member(loop, outer, inner)
 
 
-def _as_producer(loop: Loop, node: Expr, reader: Member) -> Member | Misfit:
+def _as_producer(loop: Loop, node: Expr, reader: Member, whole: bool) -> Member | Misfit:
     """A producer's axes that its reader fills from rows are rows too."""
     store = loop.stores[0]
     outer: list[tuple[int, Expr]] = []
@@ -235,13 +249,13 @@ def _as_producer(loop: Loop, node: Expr, reader: Member) -> Member | Misfit:
     ordered = tuple(v for _, v in sorted(outer, key=lambda pair: pair[0]))
     if count_of(ordered) is not count_of(reader.outer):
         return Misfit(f"not every row reads its own part of {node.buffer}")
-    return _divided(loop, ordered)
+    return _divided(loop, ordered, whole)
 
 
-def _leading(loop: Loop, rows: Expr) -> Member | Misfit:
+def _leading(loop: Loop, rows: Expr, whole: bool) -> Member | Misfit:
     """No data passes between them: rows are the leading axes."""
     if is_sequential(loop):
-        return anchored(loop)
+        return anchored(loop, whole)
     for count in range(len(loop.axes)):
         if count_of(loop.axes[:count]) is rows:
             return Member(loop, loop.axes[:count], loop.axes[count:])

@@ -54,6 +54,8 @@ class ProductChoice(_Short):
     step: int | None = None  # points of the sum that are loaded together
     warps: int | None = None
     stages: int | None = None  # steps that are under way
+    rows: bool | None = None  # and so is what needs whole rows of it
+    prologue: bool | None = None  # what makes its left operand is part of its kernel
 
 
 @dataclass(frozen=True, repr=False)

@@ -159,11 +159,13 @@ def axis(name: str, extent: Expr | int) -> Expr:
 
 
 def size(
-    name: str, low: int = 0, high: int | None = None, hint: int = HINT, made: Expr | None = None
-) -> Expr:
+    name: str, low: int = 0, high: int | None = None, hint: int = HINT, made: Expr | None = None,
+    dtype: DType = I64,
+) -> Expr:  # fmt: skip
     """A symbolic size: an i64 argument of the program with its known range, and the value it had
-    while tracing. One that is `made` of others is computed before the call's first step."""
-    return _node("size", () if made is None else (made,), (name, low, high, hint), I64)
+    while tracing. One that is `made` of others is computed as soon as those are known. A number
+    that the program reads off a tensor may be an f64."""
+    return _node("size", () if made is None else (made,), (name, low, high, hint), dtype)
 
 
 @lru_cache(maxsize=4096)

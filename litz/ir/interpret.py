@@ -22,6 +22,7 @@ from litz.ir.expr import Expr, walk
 from litz.ir.index import ZERO
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import (
+    Binding,
     Buffer,
     Extern,
     Kernel,
@@ -63,7 +64,7 @@ def run_kernels(
 class Environment:
     """What expressions refer to: sizes by name, buffers by name as flat storage, axes as arrays."""
 
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int | float] = field(default_factory=dict)
     storage: dict[str, Array] = field(default_factory=dict)
     axes: dict[Expr, Array] = field(default_factory=dict)
     # Scratch has one copy for every outer iteration: its arrays have the outer axes in front.
@@ -174,7 +175,7 @@ def _run_step(env: Environment, step: Loop | Kernel | Extern, extern: ExternCall
             b.name: np.zeros(outer + env.shape(b.shape), b.dtype.numpy) for b in step.scratch
         }
         for phase in step.phases:
-            _run_group(env, step.outer + phase.inner, (), phase.inside)
+            _run_group(env, step.outer + phase.inner, phase.summed, phase.inside)
             _run_group(env, step.outer, phase.inner, phase.completing)
         env.scratch = {}
     else:
@@ -186,15 +187,29 @@ def _run_extern(env: Environment, step: Extern, extern: ExternCall | None) -> No
         raise ValueError(f"the program calls {step.target}: pass extern=")
     kwargs = {key: _resolve(env, value) for key, value in step.kwargs}
     results = extern(step, [_resolve(env, a) for a in step.args], kwargs)
+    for binding in step.binds:
+        env.sizes[binding.symbol.attr[0]] = _told(binding, results[0] if step.single else results)
     for buffer, result in zip(step.outputs, results, strict=True):
         if buffer is not None and result is not None:
             env.fill(buffer, result)
+
+
+def _told(binding: Binding, result: Any) -> int | float:
+    """The size that a result tells."""
+    for part in binding.path:
+        if part == "offset":  # a result here is never a window on its operand
+            return 0
+        result = result[part] if isinstance(part, int) else getattr(result, part)
+    number = float(result) if binding.symbol.dtype.is_float else int(result)
+    return number if binding.divisor == 1 else number // binding.divisor
 
 
 def _resolve(env: Environment, value: Any, copy: bool = False) -> Any:
     """An operand of an extern call, or an output, as arrays and numbers."""
     if isinstance(value, ViewArg):
         return env.view(value).copy() if copy else env.view(value)
+    if isinstance(value, Expr) and value.dtype.is_float:
+        return float(evaluate(value, Environment(sizes=env.sizes)))
     if isinstance(value, Expr):
         return env.number(value)
     if isinstance(value, (list, tuple)):
@@ -269,7 +284,7 @@ def _value(node: Expr, args: list[Array], env: Environment) -> Any:
     if op == "axis":
         return env.axes[node]
     if op == "size":
-        return args[0] if args else np.asarray(env.sizes[node.attr[0]], np.int64)
+        return args[0] if args else np.asarray(env.sizes[node.attr[0]], node.dtype.numpy)
     if op == "load":
         return _load(node, args, env)
     if op in ("cast", "narrow"):

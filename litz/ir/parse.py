@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from litz.errors import ParseError
-from litz.ir.dtypes import DTYPES
+from litz.ir.dtypes import DTYPES, F64, I64, DType
 from litz.ir.expr import (
     HINT,
     Expr,
@@ -34,8 +34,10 @@ from litz.ir.expr import (
     size,
 )
 from litz.ir.index import ZERO, product
+from litz.ir.lines import BUFFER, COMBINED, EXTERN, SIZE, WORD, Mistake, match, without_comment
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import (
+    Binding,
     Buffer,
     Extern,
     Kernel,
@@ -46,12 +48,8 @@ from litz.ir.program import (
     Phase,
     Store,
     ViewArg,
-)
+)  # fmt: skip
 from litz.ir.text import INFIX, PREFIX
-
-
-class Mistake(Exception):
-    """What is wrong with a line. Whoever knows the line's number makes a `ParseError` of it."""
 
 
 @dataclass
@@ -114,7 +112,9 @@ class _Nest:
         return Loop(self.axes, self.reduced, tuple(self.stores))
 
     def phase(self) -> Phase:
-        return Phase(self.reduced if self.reduces else self.axes, self.reduces, tuple(self.stores))
+        if self.axes:  # whatever is reduced, each of their points has a sum of its own
+            return Phase(self.axes, False, tuple(self.stores), self.reduced)
+        return Phase(self.reduced, self.reduces, tuple(self.stores))
 
 
 @dataclass
@@ -129,21 +129,6 @@ class _Kernel:
     def done(self) -> Kernel:
         phases = tuple(p.phase() for p in self.phases)
         return Kernel(self.name, self.outer, phases, tuple(self.scratch))
-
-
-_QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
-_CODE = re.compile(rf"""(?:{_QUOTED}|[^'"#])*""")
-_WORD = re.compile(r"(\w+)(?=[\s:])")
-_COMBINED = re.compile(r"(?P<target>.*\]) (?P<mode>[a-z]+)= (?P<value>.*)")
-_BUFFER = re.compile(
-    rf"(?P<name>{_QUOTED}|\w+): (?P<dtype>\w+)\[(?P<shape>[^\]]*)\]"
-    r"(?: strides \((?P<strides>.*)\))?(?: on (?P<device>\S+))?$"
-)
-_SIZE = re.compile(
-    r"(?P<name>\w+) in (?P<low>-?\d+)\.\.(?P<high>-?\d*)"
-    r"(?: near (?P<hint>\d+))?(?: = (?P<made>.*))?$"
-)
-_EXTERN = re.compile(r"(?P<results>.*?) = (?P<call>.*\))(?: mutates (?P<mutates>[^)]*))?$")
 
 
 class _Reader:
@@ -161,7 +146,7 @@ class _Reader:
         self.nest: _Nest | None = None  # where a store goes
         for number, line in enumerate(text.splitlines(), 1):
             try:
-                if code := _without_comment(line):
+                if code := without_comment(line):
                     self._statement(code)
             except Mistake as mistake:
                 raise ParseError(number, line, str(mistake)) from None
@@ -177,7 +162,7 @@ class _Reader:
         return done
 
     def _statement(self, code: str) -> None:
-        word = _WORD.match(code)
+        word = WORD.match(code)
         if word is not None and word[1] in _STATEMENTS:
             _STATEMENTS[word[1]](self, code[word.end() :].strip())
         else:
@@ -187,14 +172,15 @@ class _Reader:
         if rest != ":":
             raise Mistake("expected a colon")
 
-    def _size(self, rest: str) -> None:
-        found = _match(_SIZE, rest, "name in low..high")
+    def _size(self, rest: str, dtype: DType = I64) -> None:
+        found = match(SIZE, rest, "name in low..high")
         name, high = found["name"], int(found["high"]) if found["high"] else None
         made = _exprs(found["made"], Scope(self.sizes))[0] if found["made"] else None
-        self.sizes[name] = size(name, int(found["low"]), high, int(found["hint"] or HINT), made)
+        near = int(found["hint"] or HINT)
+        self.sizes[name] = size(name, int(found["low"]), high, near, made, dtype)
 
     def _buffer(self, rest: str) -> Buffer:
-        found = _match(_BUFFER, rest, "name: type[shape] strides (...) on device")
+        found = match(BUFFER, rest, "name: type[shape] strides (...) on device")
         dtype = _known(DTYPES, found["dtype"], "type")
         shape = _exprs(found["shape"], Scope(self.sizes))
         strides = tuple(product(shape[k + 1 :]) for k in range(len(shape)))
@@ -206,7 +192,7 @@ class _Reader:
         return buffer
 
     def _input(self, rest: str) -> None:
-        is_buffer = _BUFFER.match(rest)
+        is_buffer = BUFFER.match(rest)
         self.inputs.append(self._buffer(rest) if is_buffer else _expr(_python(rest), self.scope))
 
     def _parameter(self, rest: str) -> None:
@@ -253,7 +239,7 @@ class _Reader:
         self.scope.names[_name(target)] = value
 
     def _store(self, code: str) -> None:
-        found = _COMBINED.match(code)
+        found = COMBINED.match(code)
         mode = found["mode"] if found else "set"
         if mode not in OPS and mode not in ("set", "put"):
             raise Mistake(f"{mode} is not an op")
@@ -270,7 +256,7 @@ class _Reader:
         return statement.targets[0], _expr(statement.value, self.scope)
 
     def _extern(self, rest: str) -> None:
-        found = _match(_EXTERN, rest, "results = op(operands)")
+        found = match(EXTERN, rest, "results = op(operands)")
         call, results = _python(found["call"]), _python(found["results"])
         if not isinstance(call, ast.Call):
             raise Mistake("expected a call")
@@ -285,9 +271,14 @@ class _Reader:
             outputs=tuple(None if _is_none(r) else self.scope.buffer(r) for r in listed),
             single=single,
             mutates=tuple(self.scope.buffer(b) for b in mutated.elts),
+            binds=tuple(self._binding(b.elts) for b in _python(f"[{found['binds'] or ''}]").elts),
         )
         self.body.append(step)
         self.nest = None
+
+    def _binding(self, parts: list[Any]) -> Binding:
+        divisor, *path = [part.value for part in parts[1:]]
+        return Binding(_expr(parts[0], self.scope), tuple(path), divisor)
 
     def _keyword(self, keyword: ast.keyword) -> list[tuple[str, Any]]:
         if keyword.arg is not None:
@@ -307,6 +298,7 @@ _STATEMENTS: dict[str, Callable[[_Reader, str], Any]] = {
     "program": _Reader._heading,
     "graph": _Reader._heading,
     "size": _Reader._size,
+    "number": lambda reader, rest: reader._size(rest, F64),
     "input": _Reader._input,
     "parameter": _Reader._parameter,
     "constant": _Reader._constant,
@@ -320,20 +312,6 @@ _STATEMENTS: dict[str, Callable[[_Reader, str], Any]] = {
     "extern": _Reader._extern,
     "output": _Reader._output,
 }
-
-
-def _match(pattern: re.Pattern[str], text: str, form: str) -> re.Match[str]:
-    found = pattern.match(text)
-    if found is None:
-        raise Mistake(f"expected `{form}`")
-    return found
-
-
-def _without_comment(line: str) -> str:
-    code = _match(_CODE, line, "code")[0]
-    if code != line and line[len(code)] != "#":
-        raise Mistake("a quote is not closed")
-    return code.strip()
 
 
 def _header(rest: str) -> str:

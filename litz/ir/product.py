@@ -9,13 +9,24 @@ of a convolution does: `taps` around k, and of the left operand some may lie out
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from litz.ir.dtypes import BF16, F16, F32, F64, I8, I32, DType
-from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
-from litz.ir.index import coefficient, flat_index, ravel, simplify_indices, unravel
-from litz.ir.program import Kernel, Loop, only_reduction
-from litz.ir.sizes import count_of, rounded_up
+from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
+from litz.ir.index import (
+    ONE,
+    bounds,
+    coefficient,
+    flat_index,
+    from_poly,
+    ravel,
+    simplify_indices,
+    to_poly,
+    unravel,
+)
+from litz.ir.program import Kernel, Loop, loads, only_reduction
+from litz.ir.sizes import at_least, count_of, is_known, rounded_up, span
 
 
 @dataclass(frozen=True)
@@ -86,9 +97,21 @@ def loop_product(loop: Loop) -> Product | None:
 
 
 def kernel_product(kernel: Kernel) -> Product | None:
-    """The one product of a kernel, if what follows it works on its elements one by one."""
+    """The one product of a kernel, if what follows it works on its elements one by one, or if it is
+    a phase among others of a row."""
+    place = product_phase(kernel)
+    if place is not None:
+        phase = kernel.phases[place]
+        (sums,) = {n for s in phase.stores for n in walk(s.value) if n.op == "reduce"}
+        return product_in(sums, kernel.outer + phase.inner)
     node = only_reduction(kernel)
     return None if node is None else product_in(node, kernel.outer)
+
+
+def product_phase(kernel: Kernel) -> int | None:
+    """Which phase of a row is a product: its columns have sums of their own. Phases before it make
+    its left operand, those behind it work on whole rows of its result."""
+    return next((k for k, phase in enumerate(kernel.phases) if phase.summed), None)
 
 
 def stride_of(node: Expr, variable: Expr) -> int | None:
@@ -125,7 +148,7 @@ def in_blocks(product: Product, width: int, group: int) -> Blocks:
     batch, row = (axis(n, count_of(a)) for n, a in (("n", product.batch), ("m", product.rows)))
     panels = rounded_up(count_of(product.columns), width)
     panel, inside = axis("p", panels), axis("c", width)
-    step, part = axis("s", -(-product.depth.extent.number // group)), axis("e", group)
+    step, part = axis("s", rounded_up(product.depth.extent, group)), axis("e", group)
     column = ravel((panel, inside), (panel.extent, inside.extent))
     whole = step if group == 1 else apply("add", apply("mul", step, integer(group)), part)
     places = {product.depth: whole}
@@ -194,3 +217,50 @@ def matrix_of(product: Product, side: str) -> Matrix | None:
     if not rest.is_const:
         return None
     return Matrix(rest.number, *([] if product.batch else [0]), *found)
+
+
+# -- whether it may run in blocks --------------------------------------------------------------
+
+
+def fits_lanes(product: Product, lanes: int) -> bool:
+    """Whether its columns are known, and taps and what a tap sums, and columns fill vectors."""
+    sizes = (*product.columns, *product.taps, *([product.depth] if product.taps else []))
+    if lanes < 2 or not is_known(*(a.extent for a in sizes)):
+        return False
+    *others, last = product.columns
+    return extent_of(product.columns) >= lanes and not (others and last.extent.number % lanes)
+
+
+def step_group(
+    product: Product, width: int, dot_group: Callable[[str, str], int]
+) -> int | None:  # fmt: skip
+    """How many neighbours along the sum a step takes: several where both operands lie as the
+    instruction that multiplies and adds them wants them, or one; None if neither fits."""
+    left, right = stored_load(product.left), stored_load(product.right)
+    known = product.depth.extent.is_const
+    if left is not None and right is not None and not product.taps and known:
+        group = dot_group(left.dtype.name, right.dtype.name)
+        if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
+            return group
+    # Two steps written out share the byte that holds both numbers, and the scale.
+    group = 1 if right is not None or not known or product.depth.extent.number % 2 else 2
+    blocks = in_blocks(product, width, group)
+    fits = all(_is_readable(node, blocks.inside) for node in loads(blocks.right))
+    return group if fits and product.node.dtype is not I32 else None
+
+
+def _lies_in_groups(blocks: Blocks, group: int) -> bool:
+    """a[..., step, part] times b[panel, step, inside, part], both without gaps."""
+    left, right = stored_load(blocks.left), stored_load(blocks.right)
+    assert left is not None and right is not None
+    near = stride_of(left, blocks.part) == 1 and stride_of(right, blocks.part) == 1
+    return near and stride_of(right, blocks.inside) == group
+
+
+def _is_readable(node: Expr, inside: Expr) -> bool:
+    """Whether a panel's columns are neighbours, or all the same; and the last panel, too, lies in
+    the buffer as a whole."""
+    reach = bounds(to_poly(flat_index(node.buffer, node.index)))
+    if stride_of(node, inside) not in (0, 1) or reach is None:
+        return False
+    return at_least(span(node.buffer), apply("add", from_poly(reach[1]), ONE))

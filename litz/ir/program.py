@@ -10,10 +10,11 @@ In: constructors. Out: frozen values that print as text which rebuilds them (`ir
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeVar
 
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, integer, walk
@@ -134,6 +135,27 @@ PACKERS = frozenset(
 )
 
 
+# Calls that only look whether a symbolic number is as the program says.
+CHECKS = frozenset(
+    {
+        "aten._assert_scalar.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A size that only a call's result tells. `path` leads to it: an int takes an item, "shape" the
+    sizes, "stride" the strides, "offset" where a window begins in the call's first operand. There
+    stands `divisor` times it."""
+
+    symbol: Expr
+    path: tuple[str | int, ...] = ()
+    divisor: int = 1
+
+
 @dataclass(frozen=True)
 class Extern:
     """A call of an ATen (or custom) op. Operands are `ViewArg`s, sizes and plain constants."""
@@ -147,6 +169,7 @@ class Extern:
     ordered: bool = False  # it draws from the generator: such calls keep their order
     mutates: tuple[Buffer, ...] = ()
     origins: tuple[Origin, ...] = ()
+    binds: tuple[Binding, ...] = ()  # sizes that are known from here on
 
     @property
     def packs(self) -> bool:
@@ -161,6 +184,11 @@ class Extern:
     @cached_property
     def writes(self) -> list[Buffer]:
         return [*(b for b in self.outputs if b is not None), *self.mutates]
+
+    @property
+    def checks(self) -> bool:
+        """Whether it is a check of sizes: what uses them runs behind it."""
+        return self.target in CHECKS
 
 
 @dataclass(frozen=True)
@@ -206,11 +234,13 @@ class LoopProgram:
 @dataclass(frozen=True)
 class Phase:
     """One loop nest inside an outer iteration. In a reduction, stores that hold a `reduce` happen
-    once behind the nest; all others happen at each of its points."""
+    once behind the nest; all others happen at each of its points. `summed` are the axes of sums
+    that each point of a nest has of its own, as the columns of a matrix product do."""
 
     inner: tuple[Expr, ...]
     is_reduction: bool
     stores: tuple[Store, ...]
+    summed: tuple[Expr, ...] = ()
 
     @property
     def completing(self) -> tuple[Store, ...]:
@@ -265,13 +295,9 @@ class KernelGraph:
         """What kernels and packing calls make of parameters alone: kept from call to call, made
         anew when one of them changes. Such steps come before all others."""
         shown = {o.value.buffer for o in self.outputs if isinstance(o.value, ViewArg)}
-        found: dict[Buffer, None] = {}
-        for step in self.body if self.static else ():
-            known = may_be_held(step) and self.static.union(found).issuperset(read(step))
-            if not known or shown.union(self.inputs).intersection(written(step)):
-                break
-            found.update(dict.fromkeys(written(step)))
-        return tuple(found)
+        known = {id(s) for s in steps_to_hold(self.body, self.static, shown.union(self.inputs))}
+        front = takewhile(lambda step: id(step) in known, self.body)
+        return tuple(dict.fromkeys(b for step in front for b in written(step)))
 
     @property
     def prepared(self) -> int:
@@ -286,6 +312,11 @@ class KernelGraph:
     @property
     def externs(self) -> list[Extern]:
         return [step for step in self.body if isinstance(step, Extern)]
+
+    @cached_property
+    def bound(self) -> frozenset[Expr]:
+        """The sizes that no argument tells, but a result of a call."""
+        return frozenset(b.symbol for step in self.externs for b in step.binds)
 
 
 @dataclass(frozen=True)
@@ -358,12 +389,40 @@ class Plan:
         return [b for b in found.values() if b.name not in self.slots]
 
 
-def may_be_held(step: Kernel | Extern) -> bool:
+def may_be_held(step: Loop | Kernel | Extern) -> bool:
     """Whether what a step makes of parameters is the same at each call, whatever its sizes."""
     if isinstance(step, Extern):
         return step.packs
-    extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
+    if isinstance(step, Loop):
+        extents = [a.extent for a in (*step.axes, *step.reduced)]
+    else:
+        extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
     return all(n.op != "size" for n in walk(*extents, *exprs_of(step)))
+
+
+AnyStep = TypeVar("AnyStep", bound="Loop | Kernel | Extern")
+
+
+def steps_to_hold(
+    body: Sequence[AnyStep], static: frozenset[Buffer], seen: Iterable[object]
+) -> list[AnyStep]:
+    """The steps that depend on parameters alone; none whose result is `seen`, or that another step
+    writes into at each call, as a scatter does into its zeros."""
+    refused = set(seen)
+    while static:
+        first: list[AnyStep] = []
+        made: set[Buffer] = set()
+        for step in body:
+            known = may_be_held(step) and made.union(static).issuperset(read(step))
+            if known and not refused.intersection(written(step)):
+                first.append(step)
+                made.update(written(step))
+        chosen = {id(step) for step in first}
+        others = {b for step in body if id(step) not in chosen for b in written(step)}
+        if not made & others:
+            return first
+        refused |= made & others
+    return []
 
 
 def operand_views(value: Any) -> Iterator[ViewArg]:

@@ -21,7 +21,8 @@ class Blocking:
     """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
     rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums. All
     blocks of a task pass along `stretch` steps before the next ones, and then `most` rows of sums
-    wait at a time; with none, a block is summed to its end."""
+    wait at a time; with none, a block is summed to its end. A task takes one panel, or all of them
+    if rows are finished `whole`; scratch has room for `kept` rows of it."""
 
     block: int
     width: int
@@ -29,16 +30,23 @@ class Blocking:
     batches: Expr
     rows: Expr
     columns: int
-    depth: int
+    depth: Expr  # a number, if a step takes several of it, or if there are taps
     group: int
     taps: int = 1
     stretch: int = 0
     most: int = 0
+    whole: bool = False
+    kept: int = 0
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> Expr:
         """Whole steps along the sum."""
-        return self.depth // self.group
+        return integer(self.depth.number // self.group) if self.group > 1 else self.depth
+
+    @property
+    def rest(self) -> int:
+        """What whole steps leave of the sum."""
+        return self.depth.number % self.group if self.group > 1 else 0
 
     @property
     def panels(self) -> int:
@@ -125,6 +133,7 @@ class Choice:
         found: list[Expr] = []
         if self.product is not None:
             found += [self.product.batches, self.product.rows, self.product.chunk]
+            found.append(self.product.depth)
         if self.attention is not None:
             found += [self.attention.heads, self.attention.rows, self.attention.columns]
         return found
@@ -180,6 +189,14 @@ C = TypeVar("C", default=Choice)
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A schedule for calls whose measure is at least this."""
+
+    begins: int
+    scheduled: ScheduledKernel
+
+
+@dataclass(frozen=True)
 class ScheduledKernel(Generic[C]):
     """`arguments` are the buffers a call passes, in order; names inside are canonical, so that
     kernels of equal structure are equal and compile once. A CPU's choice is a `Choice`, a GPU's a
@@ -189,6 +206,9 @@ class ScheduledKernel(Generic[C]):
     arguments: tuple[Buffer, ...]
     choice: C
     steps: tuple[str, ...] = ()  # what was done to the loops, for explain
+    # Ways to run it by a `measure` of a call's sizes, itself among them; none if it has but one.
+    variants: tuple[Variant, ...] = ()
+    measure: Expr = ONE
 
     @property
     def tasks(self) -> int:
@@ -208,7 +228,8 @@ class ScheduledKernel(Generic[C]):
         assert isinstance(self.choice, Choice)
         blocking = self.choice.product
         if blocking is not None:
-            return product((blocking.batches, blocking.chunks, integer(blocking.panels)))
+            panels = 1 if blocking.whole else blocking.panels
+            return product((blocking.batches, blocking.chunks, integer(panels)))
         streaming = self.choice.attention
         if streaming is not None:
             return product((streaming.heads, streaming.tiles))

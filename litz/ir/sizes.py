@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from math import gcd
+from typing import Any
 
-from litz.ir.expr import Expr, apply, integer, size
+from litz.ir.expr import Expr, apply, integer, size, walk
 from litz.ir.index import (
     ONE,
     ZERO,
@@ -23,7 +24,7 @@ from litz.ir.index import (
     split_evenly,
     to_poly,
 )
-from litz.ir.program import Buffer
+from litz.ir.program import Buffer, Extern, Kernel, Loop, ViewArg, exprs_of, read, written
 
 
 def count_of(axes: Iterable[Expr]) -> Expr:
@@ -107,10 +108,44 @@ def symbols(*roots: Expr) -> Iterator[Expr]:
             stack.extend(reversed(node.args))
 
 
+def roots(*exprs: Expr) -> set[Expr]:
+    """The sizes that expressions depend on and that are made of no others."""
+    return {n for n in walk(*exprs) if n.op == "size" and not n.args}
+
+
+def of_buffer(buffer: Buffer) -> set[Expr]:
+    """The sizes that a buffer's layout depends on."""
+    return roots(*buffer.shape, *buffer.strides)
+
+
+def used_in(step: Loop | Kernel | Extern) -> set[Expr]:
+    """The sizes that a step has to know."""
+    found = {n for b in (*read(step), *written(step)) for n in of_buffer(b)}
+    if isinstance(step, Extern):
+        return found | roots(*sizes_of((step.args, step.kwargs)))
+    if isinstance(step, Kernel):
+        axes = (*step.outer, *(a for phase in step.phases for a in phase.inner))
+        found |= roots(*(n for b in step.scratch for n in b.shape))
+    else:
+        axes = (*step.axes, *step.reduced)
+    return found | roots(*axes, *exprs_of(step))
+
+
+def sizes_of(value: Any) -> Iterator[Expr]:
+    """The expressions inside an extern's argument tree, or an output."""
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, ViewArg):
+        yield from (*value.shape, *value.strides, value.offset)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from sizes_of(item)
+
+
 def renamed(symbol: Expr, name: str) -> Expr:
     """A size of the same range under another name, made of nothing."""
     _, low, high, hint = symbol.attr
-    return size(name, low, high, hint)
+    return size(name, low, high, hint, dtype=symbol.dtype)
 
 
 def content(poly: Poly) -> tuple[int, Expr]:

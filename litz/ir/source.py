@@ -42,6 +42,7 @@ class Source:
     layout: dict[str, int]
     preparation: Segment | None = None
     computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
+    ways: tuple[tuple[str, ...], ...] = ()  # the functions of each kernel: calls choose by size
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ text is linear in the nodes of a program and never nests deeply. The statements,
 
     size s0 in 2..4096 near 128                           input s0
     size z0 in 1.. = s0 // 2                              made of others
+    number f0 in ..                                       a float that a call tells
     input | constant | buffer x: f32[8, s0] strides (1, 8) on cuda
     loop i0 < 8, i1 < s0 reduce r0 < 128:                 # origins are comments
       let v0 = exp(x[i0, r0]) + f32(0.5)                  guarded(i0 > 0, x[i0 - 1, r0])
@@ -277,17 +278,19 @@ def _size_lines(
             name, low, high, hint = node.attr
             about = f" near {hint}" if hint != HINT else ""
             made = "".join(f" = {expr_text(a)}" for a in node.args)
-            lines.append(f"size {name} in {low}..{'' if high is None else high}{about}{made}")
+            word = "size" if node.dtype is I64 else "number"
+            lines.append(f"{word} {name} in {low}..{'' if high is None else high}{about}{made}")
     return lines
 
 
 def _step_exprs(step: Loop | Kernel | Extern) -> Iterator[Expr]:
     if isinstance(step, Extern):
         yield from (v for v in _leaves((step.args, step.kwargs)) if isinstance(v, Expr))
+        yield from (b.symbol for b in step.binds)
         return
     if isinstance(step, Kernel):
         yield from (e for b in step.scratch for e in (*b.shape, *b.strides))
-        yield from (a for phase in step.phases for a in phase.inner)
+        yield from (a for phase in step.phases for a in (*phase.inner, *phase.summed))
         yield from step.outer
     else:
         yield from (*step.axes, *step.reduced)
@@ -321,8 +324,8 @@ def _step_lines(step: Loop | Kernel | Extern) -> list[str]:
 
 
 def _phase_lines(phase: Phase) -> list[str]:
-    plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, ())
-    head = _nest("phase", plain, reduced, phase.is_reduction)
+    plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, phase.summed)
+    head = _nest("phase", plain, reduced, phase.is_reduction or bool(phase.summed))
     return [head, *_indent(_group_lines(phase.stores))]
 
 
@@ -385,6 +388,9 @@ def _extern_text(step: Extern) -> str:
     text = f"extern {results} = {target}({', '.join(arguments)})"
     if step.mutates:
         text += f" mutates {', '.join(_name(b.name) for b in step.mutates)}"
+    if step.binds:
+        told = [(b, "".join(f", {part!r}" for part in b.path)) for b in step.binds]
+        text += f" binds {', '.join(f'({b.symbol}, {b.divisor}{path})' for b, path in told)}"
     return text
 
 

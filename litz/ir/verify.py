@@ -34,6 +34,7 @@ from litz.ir.program import (
     ViewArg,
     operand_views,
 )
+from litz.ir.sizes import used_in
 from litz.ir.text import expr_text, extern_text, kernel_text, loop_text
 
 Step = Loop | Kernel | Extern
@@ -47,6 +48,8 @@ def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
         return
     given = [b for b in program.inputs if isinstance(b, Buffer)]
     verifier = _Verifier([*given, *program.constants])
+    calls = (step for step in program.body if isinstance(step, Extern))
+    verifier.late = {b.symbol for call in calls for b in call.binds}
     for step in program.body:
         verifier.step(step)
     for output in program.outputs:
@@ -69,7 +72,7 @@ def nests(step: Loop | Kernel) -> list[Nest]:
         return [Nest(step.axes, step.reduced, step.stores)]
     found = []
     for phase in step.phases:
-        found.append(Nest(step.outer + phase.inner, (), phase.inside))
+        found.append(Nest(step.outer + phase.inner, phase.summed, phase.inside))
         if phase.is_reduction:
             found.append(Nest(step.outer, phase.inner, phase.completing, phase.inside))
     return found
@@ -86,9 +89,12 @@ class _Verifier:
         self.covered: dict[Buffer, set[tuple[Expr, ...]]] = {}
         self.sound: set[Expr] = set()  # nodes whose own types and ranges have been checked
         self.current: Step | None = None
+        self.late: set[Expr] = set()  # sizes that no call has told yet
 
     def step(self, step: Step) -> None:
         self.current = step
+        if self.late:
+            self._sizes(step)
         if isinstance(step, Extern):
             self._extern(step)
         else:
@@ -123,6 +129,14 @@ class _Verifier:
     def _named(self, buffer: Buffer) -> None:
         if self.named.setdefault(buffer.name, buffer) != buffer:
             self._fail(f"two different buffers are called {buffer}")
+
+    def _sizes(self, step: Step) -> None:
+        """A size that a call tells is known behind it alone."""
+        if isinstance(step, Extern):  # its own results may be as large as they please
+            self.late = self.late.difference(b.symbol for b in step.binds)
+        if early := self.late & used_in(step):
+            name = min(str(n.attr[0]) for n in early)
+            self._fail(f"the size {name} is used before the call that tells it")
 
     def _extern(self, step: Extern) -> None:
         self.views(operand_views((step.args, step.kwargs)))

@@ -16,10 +16,22 @@ from torch.utils import _pytree as pytree
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
 from litz.ir.choices import NO_CHOICES, Choices
-from litz.ir.expr import Expr, walk
+from litz.ir.dtypes import BOOL, F64
+from litz.ir.expr import Expr, apply, size, walk
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
-from litz.ir.program import Buffer, Extern, Loop, LoopProgram, Output, Store, ViewArg, exprs_of
+from litz.ir.program import (
+    CHECKS,
+    Buffer,
+    Extern,
+    Loop,
+    LoopProgram,
+    Output,
+    Store,
+    ViewArg,
+    exprs_of,
+)
+from litz.ir.sizes import roots, sizes_of, used_in
 from litz.lower import (
     attention,
     convolution,
@@ -40,6 +52,7 @@ from litz.lower import (
     special,
     view,
 )
+from litz.lower.bindings import bindings_of
 from litz.lower.extern import lower_extern
 from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
@@ -89,7 +102,8 @@ def lower(
         if node.op == "placeholder":
             known[node] = _input(low, node)
             given = known[node]
-            inputs.append(given.buffer if isinstance(given, View) else size_of(given))
+            inputs.append(given.buffer if isinstance(given, View) else _argument(given))
+            low.told.update(_shown(inputs[-1]))
             if node.name in graph.static:
                 low.static.add(known[node].buffer)
         elif node.op == "get_attr":
@@ -122,21 +136,46 @@ def needed_steps(
     needed = {b for b in inputs if isinstance(b, Buffer)}
     needed |= {o.value.buffer for o in outputs if isinstance(o.value, ViewArg)}
     kept: list[Loop | Extern] = []
+    late = any(isinstance(step, Extern) and step.binds for step in body)
+    known = roots(*(n for o in outputs for n in sizes_of(o.value))) if late else set()
     for step in reversed(body):
-        effects = isinstance(step, Extern) and (step.ordered or step.mutates or not step.writes)
-        if effects or needed.intersection(step.writes):
+        tells = isinstance(step, Extern) and known.intersection(b.symbol for b in step.binds)
+        if tells or _has_effect(step) or needed.intersection(step.writes):
             kept.append(step)
             needed.update(step.reads)
+            known.update(used_in(step) if late else ())
     return tuple(reversed(kept))
+
+
+def _has_effect(step: Loop | Extern) -> bool:
+    """Whether it does more than to make its results."""
+    if not isinstance(step, Extern) or step.binds:
+        return isinstance(step, Extern) and (step.ordered or bool(step.mutates))
+    return step.ordered or bool(step.mutates) or not step.writes
 
 
 def _input(low: Lowering, node: torch.fx.Node) -> Any:
     value = node.meta.get("val")
     if isinstance(value, torch.SymInt):
         return number_or_size(value)
+    if isinstance(value, torch.SymFloat):
+        return size(node.name, dtype=F64)
+    if isinstance(value, torch.SymBool):
+        return apply("ne", size(node.name, 0, 1, 1), ZERO)
     if not isinstance(value, torch.Tensor):
         raise low.unsupported(f"the graph takes {type(value).__name__} as an input")
     return low.whole(_storage(low, value, node.name))
+
+
+def _argument(given: Any) -> Expr:
+    """The number that a call is given."""
+    found = size_of(given)
+    return found.args[0] if found.dtype is BOOL else found
+
+
+def _shown(item: Buffer | Expr) -> tuple[Expr, ...]:
+    """The sizes that an argument shows as they are."""
+    return (*item.shape, *item.strides) if isinstance(item, Buffer) else (item,)
 
 
 def _attribute(low: Lowering, graph: Graph, path: str) -> Any:
@@ -164,8 +203,12 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         return args[0][args[1]]
     if node.target is torch.ops.aten.copy_.default:
         return _write_back(low, args[0], args[1])
+    if str(node.target) in CHECKS and not low.config.scalar_asserts:
+        return None
     like = node.meta.get("val")
-    if isinstance(like, SYMBOLIC):
+    binds = tuple(b for b in bindings_of(node) if b.symbol not in low.told)
+    low.told.update(b.symbol for b in binds)
+    if isinstance(like, SYMBOLIC) and not binds:
         return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
@@ -175,7 +218,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         *CASTS,
     )
     _check_supported(low, like)
-    lowering = rule_for(node.target)
+    lowering = None if binds else rule_for(node.target)  # what tells sizes is asked for them
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
         if not is_view and _is_empty(like):  # there is nothing to compute
@@ -199,7 +242,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
     low.used = used  # a rule that gave up may have lowered other nodes
-    return lower_extern(low, node.target, like, args, kwargs)
+    return lower_extern(low, node.target, like, args, kwargs, binds)
 
 
 def _is_by_element(node: torch.fx.Node) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from litz.ir.expr import Expr
-from litz.ir.program import Extern, ViewArg
+from litz.ir.program import Binding, Extern, ViewArg
+from litz.lower.scalars import SYMBOLIC, number
 from litz.lower.values import Lowering, View
 
 # Ops whose out= overload takes exactly the operands of the functional one.
@@ -25,16 +26,19 @@ WRITES_INTO = frozenset(
 )
 
 
-def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Append the call and return the views of its results."""
+def lower_extern(
+    low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[str, Any],
+    binds: tuple[Binding, ...] = (),
+) -> Any:  # fmt: skip
+    """Append the call and return the views of its results; it may tell sizes."""
     higher_order = isinstance(target, torch._ops.HigherOrderOperator)
     if not higher_order and not isinstance(target, torch._ops.OpOverload):
         raise low.unsupported("it is not an op of torch or of a library")
     if not higher_order and target._schema.is_mutable:
         raise low.unsupported("it writes into its operands")
-    single = isinstance(like, torch.Tensor)
+    single = isinstance(like, (torch.Tensor, *SYMBOLIC))
     results = [like] if single else list(like or ())  # an assertion returns nothing
-    if not all(r is None or isinstance(r, (torch.Tensor, int)) for r in results):
+    if not all(r is None or isinstance(r, (torch.Tensor, int, *SYMBOLIC)) for r in results):
         raise low.unsupported("it returns something that is not a tensor")
     # Of several results, those that nothing reads may be missing at run time.
     outputs = tuple(
@@ -48,13 +52,15 @@ def lower_extern(low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[
             kwargs=tuple((k, operand(v)) for k, v in kwargs.items()),
             outputs=outputs,
             single=single,
-            into=single and target in WRITES_INTO and str(like.device) == low.target.device,
+            into=target in WRITES_INTO and str(like.device) == low.target.device,
             ordered=higher_order or torch.Tag.nondeterministic_seeded in target.tags,
             origins=(low.origin,),
+            binds=binds,
         )
     )
-    # A number that an op returns was known when it was traced: sizes are.
-    views = [r if b is None else low.whole(b) for b, r in zip(outputs, results, strict=True)]
+    # A number that an op returns was known when it was traced, or it is one that the call tells.
+    numbers = [number(r) if isinstance(r, SYMBOLIC) else r for r in results]
+    views = [r if b is None else low.whole(b) for b, r in zip(outputs, numbers, strict=True)]
     return views[0] if single else views
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from litz.ir.expr import Expr, apply, integer
 from litz.ir.index import ZERO, floordiv, modulo, ravel
 from litz.ir.program import Buffer, Loop, Store
+from litz.ir.sizes import rounded_up
 from litz.lower.values import Lowering, View, positions
 
 
@@ -28,13 +29,13 @@ def packed_panels(low: Lowering, b: View, width: int, group: int) -> Buffer:
     if found is not None:
         return found
     *batch, depth, columns = b.shape
-    panels, steps = -(-columns.number // width), -(-depth.number // group)
+    panels, steps = -(-columns.number // width), rounded_up(depth, group)
     parts = (integer(width),) if group == 1 else (integer(width), integer(group))
-    made = low.row_buffer((*batch, integer(panels), integer(steps), *parts), b.dtype)
+    made = low.row_buffer((*batch, integer(panels), steps, *parts), b.dtype)
     place = positions(made.shape)
     front, (panel, step, inside, *part) = place[: len(batch)], place[len(batch) :]
     column = ravel((panel, inside), (integer(panels), integer(width)))
-    k = ravel((step, *part), (integer(steps), integer(group))) if part else step
+    k = ravel((step, *part), (steps, integer(group))) if part else step
     value = b.at((*front, k, column), _inside((column, columns, width), (k, depth, group)))
     axes = tuple(a for a in place if a is not ZERO)
     low.body.append(Loop(axes, (), (Store(made, place, value),), (low.origin,)))
@@ -46,7 +47,7 @@ def _inside(*limits: tuple[Expr, Expr, int]) -> Expr | None:
     """Whether each number is below its limit, if that is not a whole multiple."""
     guard = None
     for number, limit, multiple in limits:
-        if limit.number % multiple:
+        if multiple > 1 and limit.number % multiple:
             below = apply("lt", number, limit)
             guard = below if guard is None else apply("and", guard, below)
     return guard

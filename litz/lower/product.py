@@ -91,7 +91,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
         else:
             _emit_slices(low, target, (i, j, k), operands, slices)
         return
-    if not batch and target.dtype.compute is F32:
+    if not batch and target.dtype.compute is F32 and k.extent.is_const:
         width = low.panel_columns(F32.bytes, b.shape[-1].number)
         narrow = narrow_operand(low, b.at((k, j)), k, j, width)
         if narrow is not None:
@@ -99,7 +99,7 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
             return
     right, group = _right(low, a, b, (*batch, k, j))
     left = _left(low, a, group, b.shape[-1].number).at((*batch, i, k))
-    slices = 1 if batch else _slices(low, target, k.extent.number, group)
+    slices = 1 if batch or not k.extent.is_const else _slices(low, target, k.extent.number, group)
     if slices == 1:
         _emit(low, target, (*batch, i, j), (left, right), k)
     else:
@@ -166,7 +166,9 @@ def _check(low: Lowering, a: View, b: View) -> None:
         raise NotGenerated("max_autotune_gemm_backends names ATEN alone, or ATen is quicker")
     if not low.target.panels:
         _check_device(low, a, b)
-    rows, depth, columns = a.shape[-2].hint, a.shape[-1].number, b.shape[-1].number
+    rows, columns = a.shape[-2].hint, b.shape[-1].number
+    # A sum of symbolic length takes one number a step, as floats alone do.
+    depth = a.shape[-1].hint if a.dtype in (F32, F64) else a.shape[-1].number
     in_fours = a.dtype is I8 and (low.target.dot_group("i8", "i8") > 1 or not low.target.panels)
     if b.dtype is not a.dtype or not (in_fours or a.dtype in FLOATS):
         raise NotGenerated("a product of this type")

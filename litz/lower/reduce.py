@@ -25,6 +25,7 @@ from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import sizes
 from litz.lower.values import Lowering, View, dtype_of, element, positions, widen
 
+IDENTITIES = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 Dims = Sequence[int] | int | None
 
 
@@ -67,6 +68,8 @@ class Reducer:
         at = self.position(kept)
         if self.count is ZERO:
             return identity(kind, element_at(tuple(ZERO for _ in at)).dtype)
+        if kind not in IDENTITIES and not at_least(self.count, ONE):
+            raise NotGenerated("an extreme of what may be nothing")
         if not self.axes:
             return integer(0) if REDUCTIONS[kind].gives_index else element_at(at)
         return combined(self.low, kind, self.axes, element_at(at))
@@ -109,10 +112,9 @@ def emit_combined(low: Lowering, target: Buffer, value: Expr, axes: tuple[Expr, 
 
 def identity(kind: str, dtype: DType) -> Expr:
     """What an empty reduction gives."""
-    values = {"sum": 0, "prod": 1, "any": 0, "all": 1}
-    if kind not in values:
+    if kind not in IDENTITIES:
         raise NotGenerated("an extreme of nothing")
-    return const(values[kind], dtype)
+    return const(IDENTITIES[kind], dtype)
 
 
 def computable(x: View, like: torch.Tensor) -> None:

@@ -15,10 +15,9 @@ from typing import Any
 import torch
 import torch.fx
 
-from litz.errors import SizeUnknown
 from litz.ir.dtypes import BOOL, F64
 from litz.ir.expr import Expr, apply, cast, const, integer
-from litz.lower.symbols import number_or_size
+from litz.lower.symbols import number_or_size, truth_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -70,18 +69,20 @@ RULES: dict[Any, Callable[..., Expr]] = {
     operator.or_: _alike("or"),
     math.sqrt: _of_floats("sqrt"),
     torch.sym_float: _float,
+    torch.sym_not: lambda x: apply("eq", _expr(x), const(False, BOOL)),
     torch.sym_max: _alike("max"),
     torch.sym_min: _alike("min"),
     torch._sym_sqrt: _of_floats("sqrt"),  # type: ignore[attr-defined]
 }
 
 
+def number(like: Any) -> Any:
+    """A symbolic number as torch expresses it."""
+    return number_or_size(like) if isinstance(like, torch.SymInt) else truth_of(like)
+
+
 def scalar(node: torch.fx.Node, args: Any) -> Any:
     """The value of a node that computes a number."""
     like = node.meta.get("val")
-    if isinstance(like, torch.SymInt):
-        return number_or_size(like)
-    rule = RULES.get(node.target)
-    if rule is None:
-        raise SizeUnknown(node.name, f"{node.target} of symbolic numbers has no rule")
-    return rule(*args)
+    rule = None if isinstance(like, torch.SymInt) else RULES.get(node.target)
+    return number(like) if rule is None else rule(*args)

@@ -17,6 +17,7 @@ from litz.ir.dtypes import BOOL, I64
 from litz.ir.expr import Expr, apply, cast, const, scan
 from litz.ir.index import ONE, ZERO, product, ravel, unravel
 from litz.ir.program import Buffer, Loop, Store
+from litz.ir.sizes import at_least
 from litz.lower.gather import checked
 from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
@@ -40,6 +41,9 @@ def _started(low: Lowering, like: torch.Tensor, x: View) -> Buffer:
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x" or any(s is ZERO for s in x.shape):
         raise NotGenerated("a type that is not generated, or an empty tensor")
+    if not all(at_least(n, ONE) for n in x.shape):
+        low.decide("refused", low.origin.node, f"{low.origin.op} is left to ATen: it may be empty")
+        raise NotGenerated("a store has nowhere to go if the tensor is empty")
     return low.pointwise(like, lambda p: element(x, p, dtype)).buffer
 
 
@@ -265,6 +269,8 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
     low.emit(count, (flat,), numbered)
     counted = low.whole(count)
     available = product(source.shape)
+    if not at_least(available, ONE):  # then no element is taken, but the first is looked for
+        available = apply("max", available, ONE)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         here = chosen(p)

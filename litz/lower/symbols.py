@@ -13,13 +13,15 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import symbolic_shapes
+from torch.utils import _pytree as pytree
 
 from litz.errors import SizeUnknown
-from litz.ir.dtypes import F64, I64
-from litz.ir.expr import HINT, Expr, apply, cast, const, integer, size
-from litz.ir.index import floordiv, modulo, simplify
-from litz.ir.sizes import at_least, is_polynomial, named
+from litz.ir.dtypes import BOOL, F64, I64
+from litz.ir.expr import HINT, Expr, apply, cast, const, integer, rebuild, size, transform
+from litz.ir.index import ONE, floordiv, modulo, simplify, to_poly
+from litz.ir.sizes import at_least, content, is_polynomial, named
 
 # What is raised where an answer would hold for some sizes alone, by torch and by us.
 GUARDS: tuple[type[Exception], ...] = (
@@ -50,6 +52,49 @@ def size_of(value: Any) -> Expr:
     return _converted(value.node.expr, environment, known)
 
 
+def environment_of(value: Any) -> Any:
+    """The shape environment of a value whose sizes are symbolic."""
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return leaf.node.shape_env
+        if isinstance(leaf, FakeTensor) and leaf.fake_mode.shape_env is not None:
+            return leaf.fake_mode.shape_env
+    return None
+
+
+def symbol_times(environment: Any, symbol: Any) -> tuple[Expr | None, int]:
+    """The size, and how many times it, that a symbol is by all that torch knows; no size if it is
+    a number."""
+    found = _converted(environment.replace(symbol), environment, _KNOWN.setdefault(environment, {}))
+    if found.is_const:
+        return None, 1
+    if found.op == "size" and not found.args:
+        return found, 1
+    factor, unit = content(to_poly(found))
+    if unit.op != "size" or unit.args or factor < 1:
+        raise SizeUnknown(str(symbol), f"it is {found}")
+    return unit, factor
+
+
+def truth_of(value: torch.SymBool | torch.SymFloat) -> Expr:
+    """A truth or a float as torch expresses it."""
+    environment = value.node.shape_env
+    return _converted(value.node.expr, environment, _KNOWN.setdefault(environment, {}))
+
+
+def strides(values: Sequence[Any]) -> tuple[Expr, ...]:
+    """Strides as expressions. Where torch writes max(1, u0), for a tensor that may be empty, u0
+    does as well: no one steps along an empty tensor. So it is a polynomial, as all others are."""
+    return tuple(simplify(transform(size_of(n), _unclamped)) for n in values)
+
+
+def _unclamped(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    if node.op == "size" and args and args[0].op == "max" and ONE in args[0].args:
+        one, other = args[0].args
+        return other if one is ONE else one
+    return rebuild(node, args)
+
+
 def number_or_size(value: torch.SymInt) -> Expr | int:
     """What a rule is given for a symbolic number: a plain one, if it is no other."""
     found = size_of(value)
@@ -74,16 +119,22 @@ def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
         return const(float(expr), F64)
     if expr.is_Symbol:
         return _symbol(expr, environment)
+    if expr.is_Boolean and expr.is_Atom:
+        return const(bool(expr), BOOL)
     rule = RULES.get(type(expr).__name__)
     if rule is None:
         raise SizeUnknown(str(expr), f"{type(expr).__name__} has no form in the loop IR")
-    found: Expr = rule([_converted(a, environment, known) for a in expr.args])
-    if found.dtype is F64 or is_polynomial(found):
+    pairs = type(expr).__name__ == "Piecewise"
+    args = [a for pair in expr.args for a in pair.args] if pairs else expr.args
+    found: Expr = rule([_converted(a, environment, known) for a in args])
+    if found.dtype is not I64 or is_polynomial(found):
         return found
     return named(found, *_range(environment.bound_sympy(expr)))
 
 
 def _symbol(symbol: Any, environment: Any) -> Expr:
+    if not symbol.is_integer:
+        return size(str(symbol), LOWEST, None, 1, dtype=F64)
     low, high = _range(environment.var_to_range[symbol])
     return size(str(symbol), low, high, int(environment.optimization_hint(symbol, fallback=HINT)))
 
@@ -123,8 +174,39 @@ def _power(operands: list[Expr]) -> Expr:
     return _combined("mul", [base] * exponent.number)
 
 
+def _compared(op: str) -> Callable[[list[Expr]], Expr]:
+    """Of numbers of one type, or of truths."""
+
+    def compared(operands: list[Expr]) -> Expr:
+        if any(n.dtype is F64 for n in operands):
+            operands = [cast(n, F64) for n in operands]
+        return apply(op, *operands)
+
+    return compared
+
+
+def _joined(op: str) -> Callable[[list[Expr]], Expr]:
+    return lambda operands: reduce(lambda a, b: apply(op, a, b), operands)
+
+
+def _piecewise(operands: list[Expr]) -> Expr:
+    """Pairs of a value and its condition, one after the other; the last one always holds."""
+    *pairs, (last, _) = zip(operands[::2], operands[1::2], strict=True)
+    return reduce(lambda rest, pair: apply("where", pair[1], pair[0], rest), reversed(pairs), last)
+
+
 # By the name of the sympy function.
 RULES: dict[str, Any] = {
+    "Equality": _compared("eq"),
+    "Unequality": _compared("ne"),
+    "StrictLessThan": _compared("lt"),
+    "LessThan": _compared("le"),
+    "StrictGreaterThan": _compared("gt"),
+    "GreaterThan": _compared("ge"),
+    "And": _joined("and"),
+    "Or": _joined("or"),
+    "Not": lambda args: apply("eq", args[0], const(False, BOOL)),
+    "Piecewise": _piecewise,
     "Add": lambda args: _combined("add", args),
     "Mul": lambda args: _combined("mul", args),
     "Pow": _power,

@@ -19,12 +19,12 @@ from litz.config import Config
 from litz.errors import UnsupportedOp
 from litz.ir.choices import NO_CHOICES, Choices, ProductChoice
 from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
-from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute
-from litz.ir.index import ONE, ZERO, row_major, simplify
+from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute, walk
+from litz.ir.index import ONE, ZERO, product, row_major, simplify
 from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
 from litz.ir.sizes import at_least, difference
 from litz.lower.registry import NotGenerated
-from litz.lower.symbols import size_of, sizes
+from litz.lower.symbols import size_of, sizes, strides
 from litz.target import Target
 
 FROM_TORCH: dict[torch.dtype, DType] = {
@@ -69,7 +69,19 @@ class View:
         names = dict(zip(positions(self.shape), position, strict=True))
         places = {k: v for k, v in names.items() if k is not ZERO and k is not v}
         index = tuple(simplify(substitute(i, places)) for i in self.index)
+        if (
+            guard is None
+            and may_be_empty(self.buffer)
+            and any(n.op == "load" for n in walk(*index))
+        ):
+            guard = apply("gt", product(self.buffer.shape), ZERO)  # no index fits, and none is read
         return load(self.buffer, index, guard)
+
+
+def may_be_empty(buffer: Buffer) -> bool:
+    """Whether a buffer may have no element, though nobody knows that it has none."""
+    known = [n for n in buffer.shape if not n.is_const]
+    return bool(known) and not all(at_least(n, ONE) for n in known)
 
 
 Value = View | Expr | int | float | bool | None
@@ -97,6 +109,7 @@ class Lowering:
         self.by_element = False  # all that reads its result does so element by element
         self.by_program = True  # the program spells the op at hand; it is no part of another one
         self.decisions: list[Decision] = []
+        self.told: set[Expr] = set()  # sizes that arguments show, or calls so far
         # Offset of each base buffer inside its storage as the fake tensor saw it.
         self.base_offset: dict[Buffer, Expr] = {}
         self._count = 0
@@ -131,7 +144,7 @@ class Lowering:
         if name is None:
             name, self._count = f"t{self._count}", self._count + 1
         made = Buffer(
-            name, dtype_of(like.dtype), sizes(like.shape), sizes(like.stride()), str(like.device)
+            name, dtype_of(like.dtype), sizes(like.shape), strides(like.stride()), str(like.device)
         )
         self.base_offset[made] = size_of(like.storage_offset())
         return made
@@ -156,7 +169,7 @@ class Lowering:
             base.buffer,
             sizes(like.shape),
             tuple(simplify(substitute(i, mapped)) for i in base.index),
-            sizes(like.stride()),
+            strides(like.stride()),
             start,
         )
 

@@ -15,7 +15,7 @@ from litz.ir.expr import Expr, apply, integer
 from litz.ir.index import ONE, ZERO, product, ravel, simplify, unravel
 from litz.ir.sizes import at_least, difference, named, total
 from litz.lower.registry import rule
-from litz.lower.symbols import size_of, sizes
+from litz.lower.symbols import size_of, sizes, strides
 from litz.lower.values import Lowering, View, positions
 
 
@@ -180,13 +180,13 @@ def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
     base = x.buffer
     start = difference(size_of(like.storage_offset()), low.base_offset[base])
     flat = start
-    for p, s in zip(positions(sizes(like.shape)), sizes(like.stride()), strict=True):
+    for p, s in zip(positions(sizes(like.shape)), strides(like.stride()), strict=True):
         flat = apply("add", flat, apply("mul", p, s))
     return View(
         base,
         sizes(like.shape),
         _index_at_address(low, base, simplify(flat)),
-        sizes(like.stride()),
+        strides(like.stride()),
         start,
     )
 

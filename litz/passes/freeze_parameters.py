@@ -2,7 +2,8 @@
 
 In: `Graph` with the values of its parameters. Out: the number of parameters frozen. The graph still
 takes them, so that its caller need not know; `runtime/frozen.py` sees to it that they are what they
-were. What is made of them alone is computed by `fold_frozen`, behind all passes that rewrite it.
+were, and copies what is left of them in the end. What is made of them alone is computed by
+`fold_frozen`, behind all passes that rewrite it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def freeze_parameters(graph: Graph) -> int:
     nodes = graph.module.graph
     places = [n for n in graph.nodes if n.op == "placeholder"]
     first = places[-1].next
-    for place in (p for p in places if p.name in graph.values):
+    names = _counted(graph)
+    for place in (p for p in places if p.name in names):
         name = f"_frozen_{constant_name(place.name)}"
         tensor = graph.values[place.name][1].detach()
         graph.module.register_buffer(name, tensor)
@@ -37,6 +39,16 @@ def freeze_parameters(graph: Graph) -> int:
         place.replace_all_uses_with(read, delete_user_cb=lambda user: user.op != "output")
         graph.frozen[place.name] = graph.values[place.name]
     return len(graph.frozen)
+
+
+def _counted(graph: Graph) -> list[str]:
+    """The parameters whose changes torch counts, so that a call can see them."""
+    rest = [name for name, (_, tensor) in graph.values.items() if tensor.is_inference()]
+    if rest:
+        labels = ", ".join(graph.values[name][0] for name in rest)
+        reason = "made in inference mode, where torch counts no changes: read at each call"
+        graph.decisions.append(Decision("unmet", "freezing", labels, reason))
+    return [name for name in graph.values if name not in rest]
 
 
 def _reason_not_to(graph: Graph) -> str | None:

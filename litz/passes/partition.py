@@ -151,7 +151,7 @@ class _Joint:
         again = self._again(node, effort_of)
         if policy(node) is CheckpointPolicy.MUST_SAVE and isinstance(value, torch.Tensor):
             return _Cost(0, again)
-        if isinstance(value, torch.SymInt):
+        if isinstance(value, torch.SymInt) or (isinstance(value, SYMBOLIC) and again == INFINITE):
             return _Cost(bytes_of(value), again)
         if not isinstance(value, torch.Tensor) or (is_view(node) and again == 0):
             return _Cost(INFINITE, again)  # its items, its numbers or its base are kept instead

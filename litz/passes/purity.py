@@ -32,7 +32,9 @@ def _has_effect(node: Node, target: OpOverload) -> bool:
 
 
 def is_removable(node: Node) -> bool:
-    """Whether a node that nothing uses has no other effect."""
+    """Whether a node that nothing uses has no other effect: it may tell a size."""
+    if node.meta.get("unbacked_bindings"):
+        return False  # `lower` finds out whether some other node is as large
     if isinstance(node.target, OpOverload):
         return not _has_effect(node, node.target)
     if node.op == "get_attr":
@@ -45,8 +47,8 @@ def is_repeatable(node: Node) -> bool:
     """Whether the same call with the same operands gives the same value, each time, anywhere."""
     if node.op == "get_attr":
         return True
-    if not is_removable(node) or node.meta.get("unbacked_bindings"):
-        return False  # each unbacked size is defined by the one node that reads it from data
+    if not is_removable(node):  # nor where each unbacked size has the one node that tells it
+        return False
     if isinstance(node.target, OpOverload):
         return node.target.namespace in _KNOWN_NAMESPACES
     return node.target is operator.getitem or isinstance(node.meta.get("val"), _SCALARS)

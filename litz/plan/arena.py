@@ -27,7 +27,7 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.sizes import content
-from litz.plan.order import byte_size, extent_bytes, intermediates, never_written
+from litz.plan.order import byte_size, extent_bytes, intermediates, never_written, sized_late
 
 ALIGNMENT = 64
 # Calls whose result is large and certainly shares memory with nothing.
@@ -78,7 +78,8 @@ class Arena:
 
 def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = frozenset()) -> Plan:
     """Walk the steps; give back what dies, place what is born. What is `lent` memory by the call
-    has no slot."""
+    has no slot; so it is with what is as large as a call of the graph tells."""
+    lent = lent | sized_late(graph)
     placed = intermediates(graph) - lent
     last: dict[Buffer, int] = {}
     for k, step in enumerate(graph.body):
@@ -86,7 +87,7 @@ def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = f
             last[b] = k
     arenas: dict[Expr, Arena] = {ONE: Arena()}
     brought, heirs = _brought(graph) | lent, dict[str, str]()
-    slots = {b.name: Slot(0, 0) for b in never_written(graph)}
+    slots = {b.name: Slot(0, 0) for b in never_written(graph) if b not in lent}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
         dying = [b for b in dying if b in placed or b in brought]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from litz.ir.expr import Expr, integer
 from litz.ir.index import product
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, ViewArg, read, written
-from litz.ir.sizes import span
+from litz.ir.sizes import of_buffer, span, used_in
 
 Step = Kernel | Extern
 # Past this the walk costs more than the peak is worth.
@@ -46,6 +46,16 @@ def intermediates(graph: KernelGraph) -> set[Buffer]:
     outside |= {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
     made = {b for step in graph.body if allocates_nothing(step) for b in written(step)}
     return made - outside - set(graph.held)
+
+
+def sized_late(graph: KernelGraph) -> frozenset[Buffer]:
+    """Intermediates that are as large as a call of the graph tells: an arena that is laid out
+    before the first step has no place for them."""
+    if not graph.bound:
+        return frozenset()
+    unwritten = (b for b in never_written(graph))
+    found = {b for b in intermediates(graph) if graph.bound & of_buffer(b)}
+    return frozenset(found.union(b for b in unwritten if graph.bound & of_buffer(b)))
 
 
 def never_written(graph: KernelGraph) -> list[Buffer]:
@@ -83,8 +93,17 @@ def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
     readers: dict[Buffer, list[int]] = defaultdict(list)
     result: list[set[int]] = []
     last_ordered: int | None = None
+    tellers: dict[Expr, list[int]] = defaultdict(list)  # of sizes, and the checks of them
     for k, step in enumerate(body):
         before: set[int] = set()
+        if isinstance(step, Extern):
+            for binding in step.binds:
+                tellers[binding.symbol].append(k)
+        if tellers:
+            used = used_in(step)
+            before.update(j for n in used for j in tellers.get(n, ()))
+            for n in used if isinstance(step, Extern) and step.checks else ():
+                tellers[n].append(k)
         if isinstance(step, Extern) and step.ordered:
             before.update(() if last_ordered is None else (last_ordered,))
             last_ordered = k

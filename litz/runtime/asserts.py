@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from litz.errors import InputMismatch, NotFinite
+from litz.errors import InputMismatch, NotFinite, ScalarAssertion
 from litz.ir.program import Origin
 
 
@@ -25,6 +25,11 @@ def assert_finite(tensor: Any, name: str, where: str) -> None:
 def misaligned(name: str, address: int, size: int) -> NoReturn:
     """Raise: kernels read elements of `size` bytes at multiples of it."""
     raise InputMismatch(name, f"an address that is a multiple of {size}", f"{address:#x}")
+
+
+def check_failed(message: str, where: str) -> NoReturn:
+    """Raise: a symbolic number is not as the program says."""
+    raise ScalarAssertion(message, where)
 
 
 def where(origins: Iterable[Origin]) -> str:

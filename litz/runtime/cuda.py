@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import cache
+from threading import Lock
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
@@ -23,6 +25,7 @@ MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 FREE_SHARED = 48 * 1024  # a kernel that wants more has to ask
+SIDE = Lock()  # one thread at a time records on a side stream
 
 
 @cache
@@ -38,6 +41,9 @@ def _driver() -> Any:
     library.cuStreamEndCapture.argtypes = [handle, out]
     library.cuGraphInstantiateWithFlags.argtypes = [out, handle, ctypes.c_ulonglong]
     library.cuGraphDestroy.argtypes = [handle]
+    library.cuGraphExecDestroy.argtypes = [handle]
+    library.cuDevicePrimaryCtxRetain.argtypes = [out, ctypes.c_int]
+    library.cuCtxSetCurrent.argtypes = [handle]
     library.cuGraphLaunch.argtypes = [handle, handle]
     return library
 
@@ -45,6 +51,15 @@ def _driver() -> Any:
 def _check(what: str, code: int) -> None:
     if code:
         raise DriverError(what, code, error_text(code))
+
+
+@cache
+def _context(index: int) -> int:
+    """The context that torch works in on a device. It is never let go: torch's never is."""
+    context = ctypes.c_void_p()
+    found = _driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), index)
+    _check("cuDevicePrimaryCtxRetain", found)
+    return context.value or 0
 
 
 @cache
@@ -60,6 +75,19 @@ def error_text(code: int) -> str:
     text = ctypes.c_char_p()
     _driver().cuGetErrorString(code, ctypes.byref(text))
     return (text.value or b"unknown").decode()
+
+
+class LaunchGraph:
+    """Launches that were recorded, as one; given back to the driver with the last owner of this.
+    What is on its way by then is not disturbed: the driver waits for it."""
+
+    def __init__(self, driver: Any, instance: int) -> None:
+        self._launch, self._instance = driver.cuGraphLaunch, instance
+        # At exit, the driver may be gone before us, and takes everything with it.
+        finalize(self, driver.cuGraphExecDestroy, instance).atexit = False
+
+    def __call__(self, stream: int) -> int:
+        return int(self._launch(self._instance, stream))
 
 
 class Cuda:
@@ -91,8 +119,14 @@ class Cuda:
         return torch.zeros(1, dtype=torch.int32, device="cpu").pin_memory()
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A number of the CPU's, on the GPU."""
-        return tensor.to(self.name, non_blocking=True)
+        """A number of the CPU's, on the GPU. Pinned memory would be read some time after this
+        call, when its owner may have written to it; any other is read at once."""
+        return tensor.to(self.name, non_blocking=not tensor.is_pinned())
+
+    def enter(self) -> None:
+        """Make the device's context this thread's. A thread has none before torch first needs it
+        there, which a call whose memory lies ready does not show."""
+        _check("cuCtxSetCurrent", _driver().cuCtxSetCurrent(_context(self.index)))
 
     def elsewhere(self, call: Callable[[list[Any]], Any], args: list[Any]) -> Any:
         """Call with this device as the current one."""
@@ -111,17 +145,19 @@ class Cuda:
         """What `run` launches on a stream, as one launch; None while torch records another."""
         if torch.cuda.is_current_stream_capturing():
             return None
+        self.enter()
         driver, graph, instance = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
-        stream = _side_stream(self.index)
-        _check("cuStreamBeginCapture", driver.cuStreamBeginCapture_v2(stream, THIS_THREAD))
-        code = run(stream)
-        ended = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+        with SIDE:
+            stream = _side_stream(self.index)
+            _check("cuStreamBeginCapture", driver.cuStreamBeginCapture_v2(stream, THIS_THREAD))
+            code = run(stream)
+            ended = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
         _check("a launch that is recorded", code)
         _check("cuStreamEndCapture", ended)
         made = driver.cuGraphInstantiateWithFlags(ctypes.byref(instance), graph, 0)
         _check("cuGraphInstantiate", made)
         _check("cuGraphDestroy", driver.cuGraphDestroy(graph))
-        return partial(driver.cuGraphLaunch, instance.value)
+        return LaunchGraph(driver, instance.value or 0)
 
     def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
         """The handle of each kernel. They stay loaded for as long as this object lives."""

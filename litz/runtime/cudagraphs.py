@@ -202,7 +202,8 @@ def _fill(place: torch.Tensor, tensor: torch.Tensor, non_blocking: bool = False)
         steps = zip(place.shape, place.stride(), strict=True)
         sizes = [min(n, 1) if s == 0 else n for n, s in steps]
         place, tensor = (t.as_strided(sizes, t.stride()) for t in (place, tensor))
-    place.copy_(tensor, non_blocking=non_blocking)
+    # Pinned memory would be read later, when its owner may have written to it.
+    place.copy_(tensor, non_blocking=non_blocking and not tensor.is_pinned())
 
 
 def alone(call: Call, plain: Call, stream: Callable[[], int]) -> Call:

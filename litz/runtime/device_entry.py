@@ -12,7 +12,7 @@ and a number of the CPU's is brought over. For x + 1:
         table[4] = x0.data_ptr()
         table[5] = y1.data_ptr()
         code = segment_0(address)
-        if code: failed("segment_0", code)
+        if code: failed("segment_0", code, segment_0, address)
         return [y1]
 """
 
@@ -131,6 +131,7 @@ class DeviceEntry(Entry):
             entry = self.source.layout[buffer.name]
             self.lines.append(f"table[{entry}] = p = {name}.data_ptr()")
             self.lines.append(f"if p % {ALIGNMENT}: {take}; table[{entry}] = {name}.data_ptr()")
+            self._assert_aligned(buffer.name)
 
     def _point(self, buffer: str) -> None:
         """Put a tensor's address into the table; a number of the CPU's is brought over first."""
@@ -141,6 +142,7 @@ class DeviceEntry(Entry):
             self.lines.append(f"here_{name} = moved({name})")
             name = f"here_{name}"
         self.lines.append(f"table[{self.source.layout[buffer]}] = {name}.data_ptr()")
+        self._assert_aligned(buffer)
 
     # -- memory ------------------------------------------------------------------------------
 
@@ -180,7 +182,7 @@ class DeviceEntry(Entry):
     def _launch(self, segment: str) -> None:
         given = "table, address" if isinstance(self.names[segment], Launches) else "address"
         self.lines.append(f"code = {segment}({given})")
-        self.lines.append(f"if code: failed({segment!r}, code)")
+        self.lines.append(f"if code: failed({segment!r}, code, {segment}, {given})")
 
 
 def _nothing() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -23,6 +23,7 @@ from litz.runtime.graph_policy import policy_of
 from litz.runtime.launches import FEWEST, Launches
 from litz.runtime.steps import mismatch
 
+NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
@@ -98,5 +99,13 @@ class DeviceGraph:
             self._flag.value = 0
             raise IndexOutOfRange()
 
-    def _failed(self, segment: str, code: int) -> NoReturn:
-        raise DriverError(f"cuLaunchKernel in {segment}", code, self.device.error_text(code))
+    def _failed(self, segment: str, code: int, run: Callable[..., int], *given: Any) -> None:
+        """Launch again in a thread that had no context: nothing was launched. Else raise."""
+        if code == NO_CONTEXT:
+            self.device.enter()
+            code = run(*given)
+        if code:
+            raise self._error(segment, code)
+
+    def _error(self, segment: str, code: int) -> DriverError:
+        return DriverError(f"cuLaunchKernel in {segment}", code, self.device.error_text(code))

@@ -41,11 +41,19 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.source import DeviceSource, Source
-from litz.runtime.asserts import assert_finite, misaligned, where
+from litz.runtime.asserts import assert_finite, check_failed, misaligned, where
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
+from litz.runtime.late import LateSizes, check_line
 from litz.runtime.memory import LARGE, empty, empty_large, with_layout
-from litz.runtime.numbers import local_name, number_text, source_of, symbols_of, tuple_text
+from litz.runtime.numbers import (
+    float_bits,
+    local_name,
+    number_text,
+    source_of,
+    symbols_of,
+    tuple_text,
+)
 from litz.runtime.steps import (
     arena_view,
     freed_after,
@@ -83,8 +91,14 @@ class Entry:
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         used = {*shown, *(b for step in body for b in read(step))}
         self.constants = {b.name: constants[b.name] for b in self.graph.constants if b in used}
+        if frozen is not None:
+            self.constants = {name: frozen.own(t) for name, t in self.constants.items()}
         computed = source.computed.values() if isinstance(source, Source) else ()
-        self.symbols = symbols_of(plan, computed)
+        self.late, symbols = LateSizes(self.graph.bound), symbols_of(plan, computed)
+        self.symbols = [s for s in symbols if not self.late.concerns(s)]
+        if isinstance(source, Source) and self.graph.bound:
+            self.late.await_numbers(symbols, source.computed, source.layout)
+            self.names |= {"float_bits": float_bits, "check_failed": check_failed}
         self.lines: list[str] = []
 
     def text(self) -> str:
@@ -127,7 +141,8 @@ class Entry:
         if self.symbols:
             lines.append(f"sizes = {tuple_text(self.symbols)}")
         if self._still:
-            lines.append(f"still(({''.join(f'{self.local[name]}, ' for name in self._still)}))")
+            frozen = "".join(f"{self.local[name]}, " for name in self._still)
+            lines.append(f"if not still(({frozen})): return elsewhere(args)")
         if self.config.size_asserts:
             pairs = [(b, name) for b, name in given if isinstance(b, Buffer)]
             lines += [self._check(b, name) for b, name in pairs if b.name not in self._still]
@@ -168,7 +183,10 @@ class Entry:
         known = {*self.graph.inputs, *self.graph.constants, *(b for s in calls for b in s.outputs)}
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         for buffer in (b for b in dict.fromkeys(shown) if b not in known):
-            self._allocate(buffer, "y")
+            if self.late.concerns(*buffer.shape, *buffer.strides):
+                self.late.outputs.append(buffer)
+            else:
+                self._allocate(buffer, "y")
 
     def _allocate(self, buffer: Buffer, prefix: str) -> None:
         """Fresh memory for a buffer, with large pages below it if it is large."""
@@ -189,7 +207,7 @@ class Entry:
 
     def _window(self, view: ViewArg) -> str:
         """A strided window on the tensor of its buffer."""
-        base = self.local[view.buffer.name]
+        base = self._tensor(view.buffer)
         if is_whole(view):
             return base
         start = f"{base}.storage_offset() + {number_text(view.offset)}"
@@ -200,11 +218,14 @@ class Entry:
         if buffer in self.in_table and buffer in self.source.layout:
             entry = self.source.layout[buffer]
             self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
-            if self.config.alignment_asserts:
-                self.names["misaligned"] = misaligned
-                size = self._alignment(buffer)
-                given = f"{buffer!r}, table[{entry}], {size}"
-                self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
+            self._assert_aligned(buffer)
+
+    def _assert_aligned(self, buffer: str) -> None:
+        if self.config.alignment_asserts:
+            self.names["misaligned"] = misaligned
+            entry, size = self.source.layout[buffer], self._alignment(buffer)
+            given = f"{buffer!r}, table[{entry}], {size}"
+            self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
 
     def _alignment(self, buffer: str) -> int:
         """What kernels take for granted of its address."""
@@ -228,6 +249,8 @@ class Entry:
         for position, step in enumerate(self.graph.body):
             if position < self.graph.prepared:
                 continue
+            if not (isinstance(step, Extern) and step.checks):
+                self._allocate_told()
             if isinstance(step, Extern):
                 self._extern(step)
                 self._assert_finite((b for b in step.outputs if b is not None), step.origins)
@@ -243,6 +266,12 @@ class Entry:
             for name in freed.get(position, ()):
                 if name in self.local:
                     self.lines.append(f"del {self.local[name]}")
+        self._allocate_told()
+
+    def _allocate_told(self) -> None:
+        """Outputs whose sizes are known and checked by now."""
+        for buffer in self.late.ready():
+            self._allocate(buffer, "y")
 
     def _kernels_from(self, position: int) -> Iterator[Kernel]:
         """The kernels of the segment that begins there."""
@@ -268,6 +297,9 @@ class Entry:
                     self._point(buffer.name)
 
     def _extern(self, step: Extern) -> None:
+        if step.checks:
+            self.lines += filter(None, [check_line(step)])
+            return
         op = self._name("op", op_of(step))
         args = [self._operand(a) for a in step.args]
         args += [f"{k}={self._operand(v)}" for k, v in step.kwargs]
@@ -279,16 +311,15 @@ class Entry:
             self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])})")
             return
         call = f"{op}({', '.join(args)})"
-        if not any(b is not None for b in step.outputs):
+        if not any(b is not None for b in step.outputs) and not step.binds:
             self.lines.append(call)
-        elif step.single:
-            self.lines.append(f"result = {call}")
-            self._keep(step, step.outputs[0], "result")
-        else:
-            self.lines.append(f"results = {call}")
-            for k, buffer in enumerate(step.outputs):
-                self._keep(step, buffer, f"results[{k}]")
-            self.lines.append("del results")
+            return
+        self.lines.append(f"result = {call}")
+        if step.binds:
+            self.lines += self.late.told_lines(step, "result", "".join(args[:1]))
+        for k, buffer in enumerate(step.outputs):
+            self._keep(step, buffer, "result" if step.single else f"result[{k}]")
+        self.lines.append("del result")
 
     def _keep(self, step: Extern, buffer: Buffer | None, source: str) -> None:
         """Name an op's result; the kernels know the strides that torch foretold for it."""
@@ -324,8 +355,13 @@ class Entry:
         return self._view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
 
     def _view(self, view: ViewArg) -> str:
-        if view.buffer.name in self.plan.slots:
+        name = view.buffer.name
+        if name in self.plan.slots and not self.late.concerns(
+            *view.shape, *view.strides, view.offset
+        ):
             return f"views[{self.views.setdefault(view, len(self.views))}]"
+        if name in self.plan.lent and name not in self.local:  # empty: nothing has written it
+            self._allocate(view.buffer, "t")
         return self._window(view)
 
     def _name(self, kind: str, value: Any) -> str:
@@ -356,7 +392,8 @@ def resize_text(entry: Entry) -> str:
         "table = space.table",
     ]
     for name, value in source.computed.items():
-        lines.append(f"table[{source.layout[name]}] = {number_text(value)}")
+        if not entry.late.concerns(value):
+            lines.append(f"table[{source.layout[name]}] = {number_text(value)}")
     places = {}
     lines.append("end = 0")
     for k, (unit, size) in enumerate(plan.regions):

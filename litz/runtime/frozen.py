@@ -1,13 +1,16 @@
 """Frozen parameters: a graph that took them as constants refuses to run when they have changed.
 
-In: the parameters, as they were when the graph was compiled. Out: a check for each call, of version
-counters and addresses, and, if asked for, parameters without memory. A write that torch does not
-count (`weight.data.mul_(2)`) is not seen: the graph goes on with the values it has.
+In: the parameters, as they were when the graph was compiled. Out: a check for each call, of
+addresses and version counters, and, if asked for, parameters without memory. Parameters that lie
+elsewhere are others (Dynamo gives one graph to all modules of a class): such a call goes to
+`elsewhere`, which the backend provides unless parameters are discarded. A write that torch does not
+count (`weight.data.mul_(2)`) is not seen: the graph goes on with the values it has, which are its
+own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 
 from litz.errors import DiscardedParameter, FrozenParameterChanged
 from litz.ir.graph import NamedTensor
+from litz.runtime.memory import copy_of, watched
 
 _VERSION = attrgetter("_version")
 _ADDRESS = torch.Tensor.data_ptr
@@ -27,29 +31,51 @@ class Frozen:
         self.inputs = list(parameters)
         self.labels = [label for label, _ in parameters.values()]
         given = [tensor for _, tensor in parameters.values()]
-        self.discarded = discards
+        self.discards = discards
         for tensor in given if discards else ():
             discard(tensor)
-        self.facts: list[Any] = list(map(id, given)) if discards else _facts(given)
+        self.memory = {t.untyped_storage().data_ptr() for t in given if not discards}
+        self.facts: list[int] = self._facts(given)
+        # What has no memory is kept, so that nothing else takes its place; other parameters may lie
+        # where these did as soon as these are gone.
+        self.given = given if discards else watched(given, self, Frozen.expire)
+        self.elsewhere: Callable[[list[Any]], Any] = self._refuse_others
 
-    def check(self, parameters: tuple[torch.Tensor, ...]) -> None:
-        """Raise unless each is what it was."""
-        facts = list(map(id, parameters)) if self.discarded else _facts(parameters)
+    def still(self, parameters: tuple[torch.Tensor, ...]) -> bool:
+        """Whether these are the parameters; raise if they are and have changed."""
+        facts = self._facts(parameters)
         if facts == self.facts:
-            return
+            return True
         count = len(parameters)
-        changed = [k for k, (a, b) in enumerate(zip(facts, self.facts, strict=True)) if a != b]
-        labels = dict.fromkeys(self.labels[k % count] for k in changed)
+        if facts[:count] != self.facts[:count]:
+            return False
+        pairs = zip(facts[count:], self.facts[count:], strict=True)
+        labels = dict.fromkeys(self.labels[k] for k, (now, then) in enumerate(pairs) if now != then)
         raise FrozenParameterChanged(next(iter(labels)), len(labels))
 
+    def own(self, constant: torch.Tensor) -> torch.Tensor:
+        """A constant that no write to a parameter reaches."""
+        shared = constant.untyped_storage().data_ptr() in self.memory
+        return copy_of(constant) if shared else constant
 
-def _facts(parameters: Any) -> list[Any]:
-    """Versions, then addresses."""
-    try:
-        versions = list(map(_VERSION, parameters))
-    except RuntimeError:  # a tensor made in inference mode counts nothing
-        versions = [-1 if t.is_inference() else t._version for t in parameters]
-    return versions + list(map(_ADDRESS, parameters))
+    def expire(self) -> None:
+        """The memory of one is freed: no call is about these any more."""
+        self.facts = []
+
+    def other(self, args: list[Any]) -> Any:
+        """A call with other parameters."""
+        return self.elsewhere(args)
+
+    def _facts(self, parameters: Iterable[torch.Tensor]) -> list[int]:
+        """What tells them from others, then how often each was changed."""
+        if self.discards:
+            return list(map(id, parameters))
+        return list(map(_ADDRESS, parameters)) + list(map(_VERSION, parameters))
+
+    def _refuse_others(self, args: list[Any]) -> Any:
+        if any(isinstance(each, _Discarded) for each in args):
+            raise DiscardedParameter("the graph of another module")
+        raise FrozenParameterChanged(self.labels[0], len(self.labels))
 
 
 # -- parameters without memory -------------------------------------------------------------------

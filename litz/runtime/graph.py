@@ -61,7 +61,7 @@ class CompiledGraph:
         if self.held is not None:
             scope["refresh"] = self.held.refresh
         if self.frozen is not None:
-            scope["still"] = self.frozen.check
+            scope |= {"still": self.frozen.still, "elsewhere": self.frozen.other}
         return bound(self.text, scope)
 
     def _prepare(self, constants: dict[str, torch.Tensor]) -> None:

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import weakref
 from typing import Any
 
 import torch
 
 from litz.ir.program import Extern, Plan, ViewArg
 from litz.ir.source import SAMPLES, Binary, Source
-from litz.runtime.memory import Workspace, window
+from litz.runtime.memory import Workspace, watched, window
 from litz.runtime.steps import NATIVE, is_whole, numbers, op_of, torch_dtype
 
 CHANGED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -52,9 +51,9 @@ class HeldSet:
 
     @property
     def bytes(self) -> int:
+        own = [t.untyped_storage().nbytes() for t in self.tensors.values()]
         packed = [t for name, t in self.known.items() if name not in self.tensors]
-        held: int = sum(t.untyped_storage().nbytes() for t in self.tensors.values())
-        return held + sum(t.numel() * t.itemsize for t in packed)
+        return sum([*own, *(t.numel() * t.itemsize for t in packed)])
 
 
 class Held:
@@ -119,20 +118,9 @@ class Held:
                 self._drop(oldest)
             one = HeldSet(self._plan, self._packing)
             one.seen[::STEP] = key
-            one.owners = [self._watched(t, key) for t in parameters]
+            one.owners = watched(parameters, self, lambda held: held._drop(key))
         self.sets[key] = one
         return one
-
-    def _watched(self, parameter: torch.Tensor, key: tuple[int, ...]) -> Any:
-        """A reference that drops the set as soon as the memory of a parameter is freed."""
-        this = weakref.ref(self)
-
-        def died(_: Any) -> None:
-            held = this()
-            if held is not None:
-                held._drop(key)
-
-        return weakref.ref(parameter.untyped_storage(), died)
 
     def _drop(self, key: tuple[int, ...]) -> None:
         """Forget a set, and the idle workspaces that are bound to it. A call that is under way

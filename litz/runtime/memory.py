@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
 
+from litz.errors import InternalError
 from litz.ir.program import Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_FLAG
 from litz.runtime.steps import arena_view, numbers, torch_dtype
@@ -24,6 +26,7 @@ MADV_HUGEPAGE = 14
 # Fresh memory of this size comes from the system page by page, which costs more than to fill it.
 LARGE = 4 << 20
 
+Owner = TypeVar("Owner")
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 
@@ -106,5 +109,30 @@ def with_layout(
     result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
 ) -> torch.Tensor:
     """An op's result with the strides the kernels were compiled for, and memory of its own."""
+    if result.shape != shape:  # torch told another one, and all that follows was compiled for that
+        told = f"an ATen call gave the shape {tuple(result.shape)}, where torch foretold {shape}"
+        raise InternalError(told)
     made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
     return made.copy_(result)
+
+
+def copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values and layout in memory of its own."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    span = 1 + sum((size - 1) * step for size, step in steps) if tensor.numel() else 0
+    return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
+
+
+def watched(
+    tensors: Iterable[torch.Tensor], owner: Owner, forget: Callable[[Owner], Any]
+) -> list[Any]:
+    """References that call `forget(owner)` as soon as the memory of a tensor is freed, whoever has
+    it; they do not keep the owner."""
+    this = weakref.ref(owner)
+
+    def freed(_: Any) -> None:
+        found = this()
+        if found is not None:
+            forget(found)
+
+    return [weakref.ref(t.untyped_storage(), freed) for t in tensors]

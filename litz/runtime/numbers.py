@@ -7,6 +7,7 @@ call's own argument or `x3.shape[1]`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -56,6 +57,17 @@ def tuple_text(sizes: Iterable[Expr]) -> str:
     return f"({''.join(f'{number_text(n)}, ' for n in sizes)})"
 
 
+def table_text(value: Expr) -> str:
+    """A number as an entry of the table, which holds 64 bits: a float lends its own."""
+    text = number_text(value)
+    return f"float_bits({text})" if value.dtype is F64 else text
+
+
+def float_bits(number: float) -> int:
+    """What a kernel reads as a double."""
+    return int(struct.unpack("<q", struct.pack("<d", number))[0])
+
+
 def symbols_of(plan: Plan, computed: Iterable[Expr]) -> list[Expr]:
     """Every size that a call has to know, those first that others are made of."""
     found: dict[Expr, None] = {}
@@ -79,6 +91,7 @@ def _sizes_of(plan: Plan) -> Iterator[Expr]:
         yield from _leaves((*read(step), *written(step)))
         if isinstance(step, Extern):
             yield from _leaves((step.args, tuple(v for _, v in step.kwargs)))
+            yield from (b.symbol for b in step.binds)
     yield from _leaves(tuple(o.value for o in graph.outputs))
 
 

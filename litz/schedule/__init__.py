@@ -24,6 +24,7 @@ from litz.schedule.local import settle_scratch
 from litz.schedule.past import written_past
 from litz.schedule.product import schedule_product
 from litz.schedule.tile import shared_parts, spread_scatter, tile_axes
+from litz.schedule.variants import with_variants
 from litz.schedule.vectorize import vectorize
 from litz.schedule.window import schedule_windows
 from litz.target import Target
@@ -39,7 +40,11 @@ def schedule(
     that lie in memory of ours."""
     if target.kind == "cuda":
         return _tiled(kernel, target, config, choices)
-    return _vectorized(kernel, target, config, fresh, choices)
+
+    def scheduled(each: Kernel) -> ScheduledKernel[Choice]:
+        return _vectorized(each, target, config, fresh, choices)
+
+    return with_variants(scheduled(kernel), kernel, config.multi_kernel_hints, scheduled)
 
 
 def _tiled(
@@ -107,6 +112,7 @@ def _blocks(choice: Choice) -> tuple[str, ...]:
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
     blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
     blocks += f", {blocking.stretch} steps at a time" if blocking.stretch else ""
+    blocks += ", finished whole" if blocking.whole else ""
     many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
     return (f"{many} of {size}: {blocks}",)
 

@@ -7,9 +7,11 @@ In: a `Kernel`. Out: the same kernel over one-dimensional buffers named by posit
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.ir.expr import Expr, load, rebuild, transform
 from litz.ir.index import ONE, flat_index
-from litz.ir.program import Buffer, Kernel, Phase, Store, read, written
+from litz.ir.program import Buffer, Kernel, Store, read, written
 from litz.ir.sizes import span
 
 
@@ -35,9 +37,7 @@ def flatten_buffers(kernel: Kernel) -> tuple[Kernel, tuple[Buffer, ...]]:
         value = transform(store.value, change, memo)
         return Store(flat[store.buffer], (place,), value, store.mode)
 
-    phases = tuple(
-        Phase(p.inner, p.is_reduction, tuple(moved(s) for s in p.stores)) for p in kernel.phases
-    )
+    phases = tuple(replace(p, stores=tuple(moved(s) for s in p.stores)) for p in kernel.phases)
     scratch = tuple(flat[b] for b in kernel.scratch)
     return Kernel(kernel.name, kernel.outer, phases, scratch, kernel.origins), arguments
 

@@ -125,11 +125,33 @@ def test_aten_can_win_and_can_be_excluded(tmp_path: Path, made_up: Any) -> None:
 
 def test_an_epilogue_can_stay_apart(tmp_path: Path, made_up: Any) -> None:
     made_up(lambda choice: 0.5 if not choice.fused else 1.5)
-    fused = _report(_explained(tmp_path, max_autotune_gemm=False))
-    apart = _report(_explained(tmp_path))
+    flags = {"prologue_fusion": False}  # or it would join the product that reads it
+    fused = _report(_explained(tmp_path, max_autotune_gemm=False, **flags))
+    apart = _report(_explained(tmp_path, **flags))
     assert len(apart.kernels) > len(fused.kernels)
-    same = _report(_explained(tmp_path, benchmark_epilogue_fusion=False))
+    same = _report(_explained(tmp_path, benchmark_epilogue_fusion=False, **flags))
     assert len(same.kernels) == len(fused.kernels)
+
+
+def test_whole_rows_can_join_a_product(tmp_path: Path, made_up: Any) -> None:
+    """The rule leaves so few rows apart; the choice is kept, and taken again from the database."""
+    made_up(lambda choice: 0.5 if choice.rows else 1.5)
+    apart = _report(_explained(tmp_path, max_autotune_gemm=False))
+    for kept in (False, True):
+        report = _report(_explained(tmp_path))
+        assert len(report.kernels) == len(apart.kernels) - 1
+        chosen = [f for f in report.tuning.findings if f.choice == ProductChoice(rows=True)]
+        assert [f.kept for f in chosen] == [kept]
+
+
+def test_what_makes_an_operand_can_stay_apart(tmp_path: Path, made_up: Any) -> None:
+    asked = made_up(lambda choice: 0.5 if choice.prologue is False else 1.5)
+    model = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 96))
+    flags = {"cpp.threads": 1}
+    joined = _report(_explained(tmp_path, model, max_autotune_gemm=False, **flags))
+    apart = _report(_explained(tmp_path, model, **flags))
+    assert len(apart.kernels) == len(joined.kernels) + 1
+    assert ProductChoice(prologue=True) not in asked  # it is the rule's
 
 
 def test_a_failed_trial_is_noted(tmp_path: Path, made_up: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from litz.autotune.peak import Peak
 from litz.bench.agreement import Agreement
 from litz.bench.candidates import CANDIDATES
-from litz.bench.case import Case, Settings
+from litz.bench.case import Case, Settings, Suite
 from litz.bench.gpu import Peaks, kind_of
 from litz.bench.results import OURS, Row
 from litz.bench.run import run
@@ -23,6 +24,7 @@ from litz.bench.zoo import ZOO
 from litz.demo import AtenCounter
 from litz.errors import SuiteCannotRun
 from litz.fuzz.runs import Compiled
+from tests_gpu import bench
 
 MODELS = {"cpu", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
@@ -174,6 +176,22 @@ def test_the_gpu_suite_measures_every_way(training: bool, monkeypatch: pytest.Mo
         assert not row.missing and set(row.samples) == {"litz", "eager"}
         assert row.facts["floor ms"] > 0
     assert rows[-1].metric == "first call, cold" and set(rows[-1].samples) == {"litz"}
+
+
+@pytest.mark.parametrize("budget", [-1.0, 60.0])
+def test_a_run_that_is_cut_short_shows_what_it_has(
+    budget: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(case: Case, settings: Settings, say: Any) -> list[Row]:
+        return [Row("made", case.name, "", "call", {"litz": (1e-3,), "eager": (3e-3,)}, {})]
+
+    cases = [Case("made", name, "", lambda: None, measure) for name in ("one", "two")]  # type: ignore
+    monkeypatch.setitem(SUITES, "made", Suite("Made up.", lambda quick: cases))
+    status = bench.main("made", [], Settings(against=("eager",)), budget)
+    text = capsys.readouterr().out
+    assert status == (1 if budget < 0 else 0)
+    assert text.count("| one | 3.00") == 2  # after its case, and in the table
+    assert ("not reached after -1 s: two" in text) == (budget < 0) == ("| two" not in text)
 
 
 def test_kernels_are_told_apart_by_name() -> None:

@@ -98,6 +98,7 @@ def _changed(name: str) -> Config:
         "max_autotune_conv_backends": "ATEN",
         "max_autotune_gemm_search_space": "EXHAUSTIVE",
         "cache_dir": "here",
+        "multi_kernel_hints": (8, 512),
         "max_fusion_unique_io_buffers": 4,
         "joint_custom_pre_pass": print,
         "joint_custom_post_pass": print,

@@ -29,11 +29,18 @@ class Symbolic:
         torch._dynamo.reset()
         self.function, self.notes = function, Explanation()
         self.frames = 0  # times that Dynamo asked for a compile
+        self.given: list[torch.Tensor] = []  # what the graph was last called with
 
         def backend(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
             self.frames += 1
             given = {"on_error": "raise", **options}
-            return litz(module, inputs, options=given, explanation=self.notes)
+            made = litz(module, inputs, options=given, explanation=self.notes)
+
+            def call(*args: Any) -> Any:
+                self.given = copy.deepcopy([a for a in args if isinstance(a, torch.Tensor)])
+                return made(*args)
+
+            return call
 
         self.compiled = torch.compile(function, backend=backend, dynamic=dynamic)
 
@@ -59,8 +66,7 @@ class Symbolic:
         if interpret:
             (report,) = self.notes.graphs
             graph = report.plan.graph
-            given = [t for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
-            meant = run_kernels(graph, _in_order(graph.inputs, given), extern=_called)
+            meant = run_kernels(graph, _in_order(graph.inputs, self.given), extern=_called)
             shown = [t for t in pytree.tree_leaves(expected) if isinstance(t, torch.Tensor)]
             arrays = [a for a in meant if isinstance(a, np.ndarray)]
             for array, tensor in zip(arrays, shown, strict=True):
@@ -85,7 +91,8 @@ def _called(step: Extern, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     op = getattr(getattr(getattr(torch.ops, namespace), name), overload)
     args = pytree.tree_map(lambda a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a, args)
     result = op(*args, **kwargs)
-    return [t.numpy() for t in ([result] if step.single else result)]
+    results = [result] if step.single else list(result or ())
+    return [t.numpy() if isinstance(t, torch.Tensor) else t for t in results]
 
 
 def marked(tensor: torch.Tensor, *dims: int) -> torch.Tensor:

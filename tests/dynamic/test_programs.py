@@ -93,6 +93,20 @@ def test_products_of_any_number_of_rows() -> None:
     assert symbolic.graphs == 1 and not symbolic.aten_ops
 
 
+def test_products_whose_sum_is_of_any_length() -> None:
+    """Weights times values: neither operand is a parameter, and the columns are known."""
+    torch.manual_seed(0)
+
+    def program(p: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return p @ v, torch.relu(v.transpose(1, 2) @ v) + 1
+
+    symbolic = Symbolic(program, dynamic=None)
+    for n in (65, 2, 3, 16, 17, 129, 700):
+        p, v = marked(torch.randn(3, n, n), 1, 2), marked(torch.randn(3, n, 64), 1)
+        symbolic.check(p, v, interpret=False, rtol=1e-4, atol=1e-3)
+    assert symbolic.graphs == 1 and symbolic.frames == 1 and not symbolic.aten_ops
+
+
 @pytest.mark.parametrize("kind", ["plain", "causal", "masked", "row"])
 def test_attention_of_any_length(kind: str) -> None:
     torch.manual_seed(0)

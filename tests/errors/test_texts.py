@@ -27,6 +27,7 @@ from litz.errors import (
     NotFinite,
     ParseError,
     PassFailed,
+    ScalarAssertion,
     SizeUnknown,
     StageFailed,
     SuiteCannotRun,
@@ -157,6 +158,11 @@ TEXTS: list[tuple[LitzError, str]] = [
     (
         SuiteCannotRun("gpu", "torch finds no CUDA device here"),
         "suite 'gpu' cannot run here: torch finds no CUDA device here. Choose another suite.",
+    ),
+    (
+        ScalarAssertion("u0 <= 8 does not hold.", "aten._assert_scalar.default (model.py:3)"),
+        "u0 <= 8 does not hold: aten._assert_scalar.default (model.py:3). "
+        "Mend the data, or what the program says of it.",
     ),
     (
         CudaGraphsRefused(["cond decides on the CPU what runs next (model.py:3)"]),

@@ -72,6 +72,18 @@ PROGRAMS = {
         output None
         output size(s0 + 1)
         output 3""",
+    "told": """
+        size u0 in 0..8
+        number zuf0 in -4611686018427387904..
+        input x: f32[8]
+        buffer t0: i64[u0, 1] strides (1, u0)
+        buffer t1: f32[u0]
+        extern t0 = aten.nonzero.default(x) binds (u0, 1, 'shape', 0)
+        extern None = aten._local_scalar_dense.default(view(x, (), (), 3)) binds (zuf0, 1)
+        extern () = aten._assert_scalar.default(size(u0 <= 8), ') binds (')
+        loop i0 < u0:
+          t1[i0] = cast.f32(t0[i0, 0]) + cast.f32(zuf0)
+        output t1""",
     "bf16": """
         input x: bf16[64] strides (2,)
         buffer t0: bf16[64]

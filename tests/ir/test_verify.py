@@ -94,6 +94,20 @@ def test_laws_of_programs(old: str, new: str, law: str) -> None:
     assert law in failure(parse_program(GOOD.replace(old, new)))
 
 
+def test_a_size_is_known_behind_the_call_that_tells_it() -> None:
+    head = """program:
+        size u0 in 0..8
+        input x: f32[8]
+        buffer t: i64[u0, 1]
+        buffer y: f32[u0]
+    """
+    tells = "extern t = aten.nonzero.default(x) binds (u0, 1, 'shape', 0)\n"
+    uses = "loop i0 < u0:\n y[i0] = x[i0]\n"
+    verify(parse_program(f"{head}{tells}{uses}output y"))
+    told = failure(parse_program(f"{head}{uses}{tells}output y"))
+    assert "the size u0 is used before the call that tells it" in told
+
+
 # -- what the text cannot say ----------------------------------------------------------------
 
 I0, I1 = axis("i0", 8), axis("i1", 16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -157,6 +159,32 @@ def test_calls_at_the_same_time_or_on_other_streams_run_as_they_are() -> None:
     stream[0] = 1
     run([])
     assert seen == ["replay", "replay", "plain", "plain", "replay"]
+
+
+def test_threads_never_share_a_recording() -> None:
+    class Slow(Tape):
+        def record(self, call: Any, args: list[Any]) -> Any:
+            replay, outputs = super().record(call, args)
+            return lambda: (replay(), time.sleep(2e-4)), outputs
+
+    def plain(args: list[Any]) -> list[Any]:
+        return [args[0] * 2]
+
+    replay, wrong = Replayed(plain, Slow(), (), lambda: None), []
+    run = alone(replay.call, plain, lambda: 0)
+
+    def work(first: int) -> None:
+        for k in range(first, first + 150):
+            (y,) = run([torch.full((1000,), float(k))])
+            if not y.eq(2 * k).all():
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(1000 * t,)) for t in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and replay.recordings
 
 
 def test_a_recording_that_fails_says_what_to_do() -> None:

@@ -10,16 +10,63 @@ batch by batch. Threads are OpenMP's, from the very library torch runs on: both 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
 from litz.codegen.llvm.launch import RUNTIME, UNIT
 from litz.codegen.llvm.samples import samples_text
-from litz.ir.expr import Expr, apply, integer
-from litz.ir.index import ONE, floordiv, product
+from litz.ir.expr import Expr, apply, integer, rebuild, transform
+from litz.ir.index import ONE, ZERO, floordiv, product
 from litz.ir.program import Kernel, Plan, Slot
 from litz.ir.scheduled import ScheduledKernel
+from litz.ir.sizes import roots
 from litz.ir.source import ARENA, Segment
 
 # The work of one launch is counted up to here: finer pieces would not be cut differently.
 MOST_WORK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A function that a kernel may run: of several, all but one have no tasks at a call."""
+
+    kernel: ScheduledKernel
+    function: str
+    tasks: Expr
+    work: Expr
+
+
+# The launches of each kernel of a graph.
+Launches = Sequence[Sequence[Launch]]
+
+
+def launches_of(main: ScheduledKernel, functions: Sequence[str]) -> list[Launch]:
+    """One of a kernel that has one way to run; else one for each way, by a measure of its sizes."""
+    if not main.variants:
+        return [Launch(main, functions[0], main.task_count, _work(main))]
+    known = {str(n.attr[0]): n for n in roots(*main.sizes, main.measure)}
+    found: list[Launch] = []
+    ends = [v.begins for v in main.variants[1:]]
+    for variant, function, end in zip(main.variants, functions, [*ends, None], strict=True):
+        way = variant.scheduled
+        here = apply("ge", main.measure, integer(variant.begins))
+        if end is not None:
+            here = apply("and", here, apply("lt", main.measure, integer(end)))
+        counts = (as_seen(n, known) for n in (way.task_count, _work(way)))
+        found.append(Launch(way, function, *(apply("where", here, n, ZERO) for n in counts)))
+    return found
+
+
+def as_seen(number: Expr, known: dict[str, Expr]) -> Expr:
+    """A number of a variant over the sizes of the graph: they differ in their hints alone."""
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        if node.op == "size" and not args:
+            return known[str(node.attr[0])]
+        return rebuild(node, args)
+
+    return transform(number, change)
 
 
 def preparation(plan: Plan) -> Segment | None:
@@ -63,40 +110,39 @@ def moves(slot: Slot) -> bool:
     return slot.unit is not ONE
 
 
-def computed_numbers(scheduled: list[ScheduledKernel]) -> dict[str, Expr]:
+def computed_numbers(launches: Launches) -> dict[str, Expr]:
     """What kernels need and only a call knows: sizes, and the tasks and work of each."""
     found: dict[str, Expr] = {}
-    for kernel in scheduled:
-        found.update((f"size {symbol.attr[0]}", symbol) for symbol in kernel.sizes)
-    for k, kernel in enumerate(scheduled):
-        if not kernel.task_count.is_const:
-            found[f"tasks {k}"] = kernel.task_count
-        if not (work := _work(kernel)).is_const:
-            found[f"work {k}"] = work
+    for ways in launches:
+        many = len(ways) > 1  # then their sizes have hints of their own
+        known = {str(n.attr[0]): n for n in roots(*(way.tasks for way in ways if many))}
+        for symbol in (symbol for way in ways for symbol in way.kernel.sizes):
+            found[f"size {symbol.attr[0]}"] = as_seen(symbol, known) if many else symbol
+    for k, way in enumerate(chain.from_iterable(launches)):
+        if not way.tasks.is_const:
+            found[f"tasks {k}"] = way.tasks
+        if not way.work.is_const:
+            found[f"work {k}"] = way.work
     return found
 
 
-def driver_text(
-    plan: Plan, scheduled: list[ScheduledKernel], names: list[str], layout: dict[str, int],
-    threads: int,
-) -> str:  # fmt: skip
+def driver_text(plan: Plan, launches: Launches, layout: dict[str, int], threads: int) -> str:
     """The launches, one step a kernel, one segment a run of them."""
-    runs = [_segment(segment, plan, scheduled, threads) for segment in segments(plan)]
+    runs = [_segment(segment, plan, launches, threads) for segment in segments(plan)]
     first = preparation(plan)
     if first is not None:
-        runs += [_segment(first, plan, scheduled, threads), samples_text(plan, layout)]
+        runs += [_segment(first, plan, launches, threads), samples_text(plan, layout)]
     steps = [
-        _function(f"litz_step_{k}", [_run((k,), scheduled, threads)]) for k in range(len(scheduled))
+        _function(f"litz_step_{k}", [_run((k,), launches, threads)]) for k in range(len(launches))
     ]
-    return "\n".join([RUNTIME, _launches(plan, scheduled, names, layout), *steps, *runs])
+    return "\n".join([RUNTIME, _launches(plan, launches, layout), *steps, *runs])
 
 
-def _launches(
-    plan: Plan, scheduled: list[ScheduledKernel], names: list[str], layout: dict[str, int]
-) -> str:
+def _launches(plan: Plan, launches: Launches, layout: dict[str, int]) -> str:
     """What each kernel is called with: a table's entry, or -1 - offset for a place in the arena."""
     lines, entries = [], []
-    for k, (kernel, name) in enumerate(zip(scheduled, names, strict=True)):
+    for k, way in enumerate(chain.from_iterable(launches)):
+        kernel = way.kernel
         slots = [(b.name, plan.slots.get(b.name)) for b in kernel.arguments]
         places = [layout[n] if n in layout or slot is None else -1 - slot.offset
                   for n, slot in slots]  # fmt: skip
@@ -104,9 +150,9 @@ def _launches(
         count, numbers = len(places), ", ".join(f"i64 {place}" for place in places)
         lines.append(f"@litz_places_{k} = private constant [{count} x i64] [{numbers}]")
         entries.append(
-            f"%litz.launch {{ ptr @{name}, ptr @litz_places_{k}, i64 {count}, "
-            f"i64 {_given(kernel.task_count, f'tasks {k}', layout)}, "
-            f"i64 {_given(_work(kernel), f'work {k}', layout)} }}"
+            f"%litz.launch {{ ptr @{way.function}, ptr @litz_places_{k}, i64 {count}, "
+            f"i64 {_given(way.tasks, f'tasks {k}', layout)}, "
+            f"i64 {_given(way.work, f'work {k}', layout)} }}"
         )
     held = f"[{len(entries)} x %litz.launch] [{', '.join(entries)}]"
     return "\n".join([*lines, f"@litz_launches = private constant {held}", ""])
@@ -127,20 +173,22 @@ def _work(kernel: ScheduledKernel) -> Expr:
     return apply("min", apply("max", parts, ONE), integer(MOST_WORK))
 
 
-def _run(batch: tuple[int, ...], scheduled: list[ScheduledKernel], threads: int) -> str:
+def _run(batch: tuple[int, ...], launches: Launches, threads: int) -> str:
     """Kernels of successive numbers, as one launch."""
-    pointers = sum(len(scheduled[k].arguments) + len(scheduled[k].sizes) + 1 for k in batch)
-    first = f"getelementptr (%litz.launch, ptr @litz_launches, i64 {batch[0]})"
+    ways = [way.kernel for k in batch for way in launches[k]]
+    pointers = sum(len(way.arguments) + len(way.sizes) + 1 for way in ways)
+    before = sum(len(each) for each in launches[: batch[0]])
+    first = f"getelementptr (%litz.launch, ptr @litz_launches, i64 {before})"
     return (
-        f"  call void @litz_run(ptr %table, ptr {first}, i64 {len(batch)}, i64 {pointers}, "
+        f"  call void @litz_run(ptr %table, ptr {first}, i64 {len(ways)}, i64 {pointers}, "
         f"i32 {threads})"
     )
 
 
-def _segment(segment: Segment, plan: Plan, scheduled: list[ScheduledKernel], threads: int) -> str:
+def _segment(segment: Segment, plan: Plan, launches: Launches, threads: int) -> str:
     inside = set(segment.kernels)
     batches = plan.batches or [(k,) for k in segment.kernels]
-    calls = [_run(batch, scheduled, threads) for batch in batches if inside.issuperset(batch)]
+    calls = [_run(batch, launches, threads) for batch in batches if inside.issuperset(batch)]
     return _function(segment.name, calls)
 
 

@@ -205,22 +205,24 @@ class KernelEmitter(FunctionEmitter):
 
     @contextmanager
     def _turns(
-        self, nest: _Nest, variable: Expr, start: Value, stop: Value, step: int
+        self, nest: _Nest, variable: Expr, start: Value, stop: Value, step: int, few: bool = False
     ) -> Iterator[Value]:
         """A loop. Its sums are put aside every so many turns: a number is then added to others of
         its size, and a long sum loses no more to rounding than a few short ones."""
         long = [r for r in nest.reductions if r.gathers and variable is nest.aside]
-        if not long:
+        if not long or few:
             yield self.scopes.open_loop(start, stop, step)
             self.scopes.close()
             return
         far = step * nest.every
         block = self.scopes.open_loop(start, stop, far)
+        self.scopes.open_if(self.b.compare("sgt", block, start))  # of a short row, nothing is
+        for reduction in long:
+            reduction.put_aside()
+        self.scopes.close()
         end = self.b.intrinsic("smin", self.b.add(block, far), stop)
         yield self.scopes.open_loop(block, end, step)
         self.scopes.close()
-        for reduction in long:
-            reduction.put_aside()
         self.scopes.close()
 
     def _in_lanes(self, nest: _Nest, variable: Expr) -> None:
@@ -230,10 +232,13 @@ class KernelEmitter(FunctionEmitter):
         grouped, whole = (self._multiple(n, end, lanes * k) for k in (nest.unroll, 1))
         for start, stop, copies in ((zero, grouped, nest.unroll), (grouped, whole, 1)):
             if start != stop:
-                with self._turns(nest, variable, start, stop, lanes * copies) as base:
+                few = start is grouped and nest.unroll > 1  # fewer than a group is left
+                with self._turns(nest, variable, start, stop, lanes * copies, few) as base:
                     for copy in range(copies):
                         first = self.b.add(base, copy * lanes) if copy else base
                         self._copy(variable, first, None, *given, copy)
+            if copies > 1 and not n.is_const and nest.reductions:
+                self._join_copies(nest.reductions, grouped)
         if is_multiple(n, lanes):
             return
         if n.is_const:
@@ -242,6 +247,15 @@ class KernelEmitter(FunctionEmitter):
         self.scopes.open_if(self.b.compare("slt", whole, end))
         self._copy(variable, whole, self.b.sub(end, whole), *given, 0)
         self.scopes.close()
+
+    def _join_copies(self, reductions: list[Reduction], grouped: Value) -> None:
+        """What is left of a row goes into one copy; a row of no whole group has no other."""
+        self.scopes.open_if(self.b.compare("sgt", grouped, 0))
+        for reduction in reductions:
+            reduction.join_copies()
+        self.scopes.close()
+        for reduction in reductions:
+            reduction.slots = reduction.slots[:1]
 
     def _copy(
         self, variable: Expr, first: Value, tail: Tail, reductions: list[Reduction],

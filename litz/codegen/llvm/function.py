@@ -12,7 +12,7 @@ from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.scope import I64, Scopes
 from litz.codegen.llvm.values import Tail, Values
 from litz.ir.expr import Expr
-from litz.ir.program import read, written
+from litz.ir.program import Buffer, read, written
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.sizes import is_multiple
 
@@ -42,26 +42,33 @@ class FunctionEmitter:
         b, values = self.b, self.values
         for k, symbol in enumerate(self.scheduled.sizes):
             slot = self._slot(len(self.scheduled.arguments) + k)
-            self.scopes.bind(0, symbol, b.emit(f"load i64, {slot}", I64))
+            kind = Type("double", 1) if symbol.dtype.is_float else I64
+            self.scopes.bind(0, symbol, b.emit(f"load {kind}, {slot}", kind))
         flat = {buffer.name: buffer for buffer in (*written(self.kernel), *read(self.kernel))}
         for k in range(len(self.scheduled.arguments)):
             if f"b{k}" in flat:  # what is read at a stride of zero alone is gone
                 values.memory.pointers[flat[f"b{k}"]] = self._argument(k)
-        copies = self.choice.lanes if self.choice.vector is not None else 1
-        for row in self.kernel.scratch:
-            kind = stored_type(row.dtype, 1)
-            # A row stays within a cache line's alignment, so that whole vectors load in one.
-            if row.shape[0].is_const:
-                count = row.shape[0].number * copies
-                memory = b.emit(f"alloca [{count} x {kind}], align {CACHE_LINE}", POINTER)
-            else:
-                memory = self._heap_row(row.shape[0], row.dtype.bytes * copies)
-            values.memory.pointers[row] = memory
-            values.memory.local[row] = copies
+        self._place_scratch()
         values.errors = b.emit("alloca i32", POINTER)
         b.lines.append(f"  store i32 0, {values.errors}")
         values.memory.safe = b.emit("alloca i64, align 8", POINTER)
         b.lines.append(f"  store i64 0, {values.memory.safe}")
+
+    def _place_scratch(self) -> None:
+        """Memory for one row of each; as many copies side by side as lanes if those are rows."""
+        memory = self.values.memory
+        copies = self.choice.lanes if self.choice.vector is not None else 1
+        for row in self.kernel.scratch:
+            if row.shape[0].is_const:
+                found = self._stack_row(row, row.shape[0].number * copies)
+            else:
+                found = self._heap_row(row.shape[0], row.dtype.bytes * copies)
+            memory.pointers[row], memory.local[row] = found, copies
+
+    def _stack_row(self, row: Buffer, count: int) -> Value:
+        """Scratch within a cache line's alignment, so that whole vectors load in one."""
+        kind = stored_type(row.dtype, 1)
+        return self.b.emit(f"alloca [{count} x {kind}], align {CACHE_LINE}", POINTER)
 
     def _heap_row(self, count: Expr, size: int) -> Value:
         """Scratch of as many elements as only a call knows: a stack may be too small for it."""

@@ -94,8 +94,9 @@ queued:
   %to.own = sub i64 %to, %first
   %from.part = mul i64 %from.own, %tasks
   %to.part = mul i64 %to.own, %tasks
-  %queued.begin = udiv i64 %from.part, %work
-  %queued.end = udiv i64 %to.part, %work
+  %divisor = call i64 @llvm.umax.i64(i64 %work, i64 1)  ; none of a way that is not taken
+  %queued.begin = udiv i64 %from.part, %divisor
+  %queued.end = udiv i64 %to.part, %divisor
   br label %part
 part:
   %begin = phi i64 [ %even.begin, %even ], [ %queued.begin, %queued ]

@@ -6,20 +6,26 @@ function. Kernels of equal structure (identical layers) share one function.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.codegen.llvm import math
 from litz.codegen.llvm.attention import AttentionEmitter
 from litz.codegen.llvm.attention_row import RowEmitter
 from litz.codegen.llvm.columns import ColumnEmitter
 from litz.codegen.llvm.driver import (
+    Launch,
     computed_numbers,
     driver_text,
+    launches_of,
     preparation,
     segments,
     table_layout,
 )
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
+from litz.codegen.llvm.row_product import RowProductEmitter
 from litz.codegen.llvm.window import WindowEmitter
+from litz.ir.product import product_phase
 from litz.ir.program import Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
@@ -28,41 +34,69 @@ from litz.target import Target
 
 def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> Source:
     """One function for each kernel that differs from all before it."""
-    functions: dict[object, str] = {}
-    names: list[str] = []
-    texts: list[str] = []
-    declares: set[str] = set()
-    wanted: set[tuple[str, str, int]] = set()
-    for scheduled in kernels:
-        key = structure(scheduled)
-        if key not in functions:
-            functions[key] = f"litz_{len(functions)}_{_identifier(scheduled.kernel.name)}"
-            emitter = emitter_of(scheduled)(scheduled, functions[key])
-            texts.append(emitter.emit())
-            declares |= emitter.b.declares
-            wanted |= emitter.b.functions
-        names.append(functions[key])
-    library, needed = math.definitions(sorted(wanted), target.features)
+    functions = _Functions()
+    launches = [_launched(kernel, functions) for kernel in kernels]
+    ways = tuple(tuple(way.function for way in each) for each in launches)
+    names = tuple(each[0] for each in ways)
+    library, needed = math.definitions(sorted(functions.wanted), target.features)
     bits = target.vector_bytes * 8
     attributes = (
         f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '
         f'"prefer-vector-width"="{bits}" }}'
     )
     attributes += '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # rolled loops
-    computed = computed_numbers(kernels)
+    computed = computed_numbers(launches)
     layout = table_layout(plan, computed)
-    driver = driver_text(plan, kernels, names, layout, target.threads)
+    driver = driver_text(plan, launches, layout, target.threads)
     # The driver declares what its runtime part uses; nothing may be declared twice.
-    outside = sorted(d for d in declares | needed if d not in driver)
+    outside = sorted(d for d in functions.declares | needed if d not in driver)
+    texts = [text.replace(NAME, name) for text, name in functions.texts.items()]
     text = "\n".join([*outside, library, *texts, driver, attributes, ""])
     runs, first = tuple(segments(plan)), preparation(plan)
-    return Source(text, tuple(names), tuple(functions.values()), runs, layout, first, computed)
+    all_names = tuple(functions.texts.values())
+    return Source(text, names, all_names, runs, layout, first, computed, ways)
+
+
+def _launched(kernel: ScheduledKernel, functions: _Functions) -> list[Launch]:
+    """Every way to run a kernel; one alone, if all of them come to the same."""
+    ways = [v.scheduled for v in kernel.variants] or [kernel]
+    names = [functions.name(way) for way in ways]
+    if len({(name, way.choice) for name, way in zip(names, ways, strict=True)}) == 1:
+        kernel = replace(kernel, variants=())
+    return launches_of(kernel, names)
+
+
+# What a function, and those it calls, begin with until it has a name.
+NAME = "litz_function"
+
+
+class _Functions:
+    """Each function once: kernels of equal structure share one, and so do those that differ in the
+    names of their sizes alone, or in hints that changed nothing."""
+
+    def __init__(self) -> None:
+        self.known: dict[object, str] = {}
+        self.texts: dict[str, str] = {}
+        self.declares: set[str] = set()
+        self.wanted: set[tuple[str, str, int]] = set()
+
+    def name(self, scheduled: ScheduledKernel) -> str:
+        key = structure(scheduled)
+        if key not in self.known:
+            emitter = emitter_of(scheduled)(scheduled, NAME)
+            text = emitter.emit()
+            fresh = f"litz_{len(self.texts)}_{_identifier(scheduled.kernel.name)}"
+            self.known[key] = self.texts.setdefault(text, fresh)
+            self.declares |= emitter.b.declares
+            self.wanted |= emitter.b.functions
+        return self.known[key]
 
 
 def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
     """Who writes a kernel."""
     if scheduled.choice.product is not None:
-        return ProductEmitter
+        among_rows = product_phase(scheduled.kernel) is not None
+        return RowProductEmitter if among_rows else ProductEmitter
     if scheduled.choice.attention is not None:
         return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
     if scheduled.choice.sliding is not None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 from litz.codegen.llvm.builder import Type, Value
@@ -27,9 +28,10 @@ from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
-from litz.ir.expr import Expr, axis, integer, substitute
+from litz.ir.expr import Expr, apply, axis, integer, load, rebuild, substitute, transform
 from litz.ir.index import coefficient, simplify, simplify_indices
-from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stride_of
+from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load, stride_of
+from litz.ir.program import Buffer, Phase
 from litz.ir.scheduled import ScheduledKernel
 
 # Steps after which sums go to the tile: a long sum loses no more to rounding than a few short ones.
@@ -57,6 +59,10 @@ class _Block(KernelEmitter):
         self.vector = computed_type(product.node.dtype, self.choice.lanes)
         self.dot: Dot | None = dot_for(product, blocking.group)
         self.tile: Value
+        # The left operand, if the kernel makes it: rows of scratch.
+        stored = stored_load(product.left)
+        made = stored is not None and stored.buffer in self.kernel.scratch
+        self.made = stored.buffer if stored is not None and made else None
 
     def _vector_at(self, tile: Value, number: Value) -> Value:
         return self.b.emit(f"getelementptr {self.vector}, {tile}, {number}", POINTER)
@@ -75,8 +81,8 @@ class _Sums(_Block):
         self.pointers: dict[Expr, tuple[Value, int]] = {}  # of rows in this tap, and their step
         self.blocks: Blocks = in_blocks(self.product, self.by.width, self.by.group)
         # Whether sums reach the tile but once, which then need not be there before.
-        self.once = self.by.depth * self.by.taps <= STEPS and not self.by.depth % self.by.group
-        self.once = self.once and (self.dot is None or not self.dot.offsets)
+        short = self.by.depth.is_const and self.by.depth.number * self.by.taps <= STEPS
+        self.once = short and not self.by.rest and (self.dot is None or not self.dot.offsets)
         self.sums = [
             [stack_slot(self.values, self.vector, "sum") for _ in range(self.vectors)]
             for _ in range(rows)
@@ -98,24 +104,23 @@ class _Sums(_Block):
             self._taps(lefts)
         else:
             self._steps(lefts)
-        if by.depth % by.group:
+        if by.rest:
             self._clear()
             with self._apart():
-                self._step(self._number(by.steps), lefts, by.depth % by.group)
+                self._step(self._size(by.steps), lefts, by.rest)
             self._add_to_tile()
         self._report_errors()
         body = "\n".join(b.lines)
         taken = "ptr %args, i64 %batch, i64 %row, i64 %panel, ptr %start, ptr noalias %tile"
         taken += f", {FIRST}, {LAST}" if by.stretch else ""
+        taken += "" if self.made is None else ", ptr %left"
         return f"define internal void @{self.name}({taken}) noinline #0 {{\n{body}\n}}\n"
 
     def _steps(self, lefts: list[Expr]) -> None:
         """The whole steps of the sum, put aside from time to time."""
         by, b = self.by, self.b
         far = STEPS // by.group if self.dot is None else STEPS
-        first, last = self._number(0), self._number(by.steps)
-        if by.stretch:
-            first, last = FIRST, LAST
+        first, last = (FIRST, LAST) if by.stretch else (self._number(0), self._size(by.steps))
         block = self.scopes.open_loop(first, last, far, rolled=True)
         self._clear()
         end = b.intrinsic("smin", b.add(block, far), last)
@@ -129,21 +134,21 @@ class _Sums(_Block):
     def _taps(self, lefts: list[Expr]) -> None:
         """A sum for each tap; those of short ones are put aside together."""
         by, b = self.by, self.b
-        if by.depth > STEPS:
+        if by.depth.number > STEPS:
             tap = self.scopes.open_loop(self._number(0), self._number(by.taps), 1, rolled=True)
             self._bind(self.blocks.tap, tap)
             self._point(lefts)
             self._steps(lefts)
             self.scopes.close()
             return
-        far = max(STEPS // by.depth, 1)
+        far = max(STEPS // by.depth.number, 1)
         first = self.scopes.open_loop(self._number(0), self._number(by.taps), far, rolled=True)
         self._clear()
         last = b.intrinsic("smin", b.add(first, far), by.taps)
         tap = self.scopes.open_loop(first, last, 1, rolled=True)
         self._bind(self.blocks.tap, tap)
         self._point(lefts)
-        step = self.scopes.open_loop(self._number(0), self._number(by.steps), 1, rolled=True)
+        step = self.scopes.open_loop(self._number(0), self._size(by.steps), 1, rolled=True)
         self._step(step, lefts)
         self.scopes.close()
         self.scopes.close()
@@ -159,7 +164,7 @@ class _Sums(_Block):
             place = self.values.value(found[1])
             guard = None if left.guard is None else self.values.value(left.guard)
             self.scopes.select(self.scopes.depth)
-            length = (self.by.depth - 1) * found[0].number + 1
+            length = (self.by.depth.number - 1) * found[0].number + 1
             row = self.values.memory.row(left, place, length, guard, Value("%start", POINTER))
             self.pointers[left] = row, found[0].number
 
@@ -176,7 +181,30 @@ class _Sums(_Block):
             last = self.b.sub(self._size(self.by.rows), 1)
             here = self.b.intrinsic("smin", here, last)
         self._bind(row, here)
-        return simplify_indices(substitute(self.blocks.left, {self.blocks.row: row}))
+        left = simplify_indices(substitute(self.blocks.left, {self.blocks.row: row}))
+        if self.made is None:
+            return left
+        inside = axis(f"l{r}", self.by.block)
+        self._bind(inside, self.b.sub(here, first))
+        return self._among_rows(left, inside, self.made)
+
+    def _place_scratch(self) -> None:
+        """The kernel has it: what is read here begins with the first row of the block."""
+
+    def _among_rows(self, left: Expr, number: Expr, made: Buffer) -> Expr:
+        """s0[k]   ->   s0[number * depth + k], where rows of the block lie one after the other."""
+        length = made.shape[0]
+        rows = replace(made, shape=(integer(self.by.block * length.number),))
+        self.values.memory.pointers[rows] = Value("%left", POINTER)
+
+        def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+            node = rebuild(node, args)
+            if node.op != "load" or node.buffer != made:
+                return node
+            place = apply("add", apply("mul", number, length), node.index[0])
+            return load(rows, (simplify(place),), node.guard)
+
+        return transform(left, change)
 
     def _places(self) -> Iterator[tuple[int, Value, Value]]:
         """Each sum: its column of vectors, its place in the tile, its slot."""
@@ -333,7 +361,7 @@ class ProductEmitter(_Block):
         """From the first to the last number of a row of a tap."""
         step = stride_of(self.product.left, self.product.depth)
         assert step is not None, self.product.left
-        return (self.by.depth - 1) * step + 1
+        return (self.by.depth.number - 1) * step + 1
 
     def _arguments(self) -> None:
         super()._arguments()
@@ -356,17 +384,26 @@ class ProductEmitter(_Block):
         chunk = self._digit(around, by.chunks)
         batch = b.emit(f"udiv {around}, {self._size(by.chunks).text}", I64)
         self._bind_axes(self.product.batch, batch)
-        start = b.mul(chunk, self._size(by.chunk))
-        stop = b.intrinsic("smin", b.add(start, self._size(by.chunk)), self._size(by.rows))
+        start, stop = self._rows_of(chunk)
+        self._in_panel(batch, start, stop, panel)
+
+    def _rows_of(self, chunk: Value) -> tuple[Value, Value]:
+        """The first row of a chunk, and the one behind its last."""
+        b, size = self.b, self._size(self.by.chunk)
+        start = b.mul(chunk, size)
+        return start, b.intrinsic("smin", b.add(start, size), self._size(self.by.rows))
+
+    def _in_panel(self, batch: Value, start: Value, stop: Value, panel: Value) -> None:
+        """The blocks of some rows in one panel."""
+        b, by = self.b, self.by
         if self.dot is not None and self.dot.offsets:
-            whole = self._number(0), self._number(by.steps)
+            whole = self._number(0), self._size(by.steps)
             self._call(f"{self.name}.offsets", batch, start, panel, self.start, whole)
         first = b.mul(panel, by.width)
         if by.stretch:
-            step = self.scopes.open_loop(
-                self._number(0), self._number(by.steps), by.stretch, rolled=True
-            )
-            end = b.intrinsic("smin", b.add(step, by.stretch), by.steps)
+            steps = self._size(by.steps)
+            step = self.scopes.open_loop(self._number(0), steps, by.stretch, rolled=True)
+            end = b.intrinsic("smin", b.add(step, by.stretch), steps)
             with self._block_of(start, stop) as (row, count, tile):
                 self._sum(batch, row, count, panel, tile, (step, end))
             self.scopes.close()
@@ -409,7 +446,13 @@ class ProductEmitter(_Block):
         given = f"ptr %args, {batch}, {row}, {panel}, {self.start}, {tile}"
         if self.by.stretch:
             given += "".join(f", {step}" for step in span[0])
+        given += self._operand(row)
         self.b.lines.append(f"  call void @{name}({given})")
+
+    def _operand(self, row: Value) -> str:
+        """What the functions take besides: where the left operand of a block begins, if it is made
+        here."""
+        return ""
 
     # -- what follows the sums ---------------------------------------------------------------
 
@@ -417,7 +460,7 @@ class ProductEmitter(_Block):
         """The kernel's stores for each row of the block and each vector of the panel."""
         b, by, lanes = self.b, self.by, self.choice.lanes
         number = self.scopes.open_loop(self._number(0), count, 1)
-        self._bind_axes(self.product.rows, b.add(row, number))
+        self._enter_row(b.add(row, number))
         self.values.row_level = self.scopes.depth + 1
         start = b.mul(number, self.vectors)
         left = b.sub(self._number(by.columns), first)
@@ -449,8 +492,15 @@ class ProductEmitter(_Block):
         self.values.set_vector(last, base, tail)
         sums = self.b.emit(f"load {self.vector}, {place}", self.vector)
         self.scopes.bind(level, self.product.node, sums)
-        for phase in self.kernel.phases:
+        for phase in self._along():
             self._stores(list(phase.stores))
+
+    def _along(self) -> tuple[Phase, ...]:
+        """The phases that work on the elements of the product one by one."""
+        return self.kernel.phases
+
+    def _enter_row(self, row: Value) -> None:
+        self._bind_axes(self.product.rows, row)
 
     def _bind_axes(self, axes: tuple[Expr, ...], number: Value) -> None:
         """Read axes off their number, the last one fastest."""

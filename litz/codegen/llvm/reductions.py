@@ -40,14 +40,14 @@ class Reduction:
         self.slots = [stack_slot(values, self.type, "acc") for _ in range(count)]
         # A long sum of floats has a place for what was put aside, which `finish` then reads.
         self.gathers = long and self.kind == "sum" and self.dtype.is_float
-        self.aside = [stack_slot(values, self.type, "aside") for _ in self.slots if self.gathers]
+        self.aside = stack_slot(values, self.type, "aside") if self.gathers else None
         places = Type("i64", lanes)
         self.places = stack_slot(values, places, "at") if self.spec.gives_index else None
 
     def start(self) -> None:
         b = self.values.b
         start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
-        for slot in (*self.slots, *self.aside):
+        for slot in (*self.slots, *([self.aside] if self.aside else [])):
             b.lines.append(f"  store {start}, {slot}")
         if self.places is not None:
             none = b.constant(-1, Type("i64", self.type.lanes))
@@ -101,31 +101,38 @@ class Reduction:
         return b.bit_or(beats, b.bit_and(ties, b.compare("ult", here, where)))
 
     def put_aside(self) -> None:
-        """Add the sums so far to those put aside, and begin again."""
-        b = self.values.b
-        zero = b.constant(0, self.type)
-        for slot, aside in zip(self.slots, self.aside, strict=True):
-            before = b.emit(f"load {self.type}, {aside}", self.type)
-            more = b.emit(f"load {self.type}, {slot}", self.type)
-            b.lines.append(f"  store {self.combined(before, more)}, {aside}")
-            b.lines.append(f"  store {zero}, {slot}")
+        """Add the sums so far to what was put aside, and begin again."""
+        b, zero = self.values.b, self.values.b.constant(0, self.type)
+        assert self.aside is not None
+        before = b.emit(f"load {self.type}, {self.aside}", self.type)
+        b.lines.append(f"  store {self.combined(before, self._folded())}, {self.aside}")
+        b.lines += [f"  store {zero}, {slot}" for slot in self.slots]
+
+    def join_copies(self) -> None:
+        """Fold the copies into the first, which alone goes on."""
+        self.values.b.lines.append(f"  store {self._folded()}, {self.slots[0]}")
+
+    def _folded(self) -> Value:
+        """What the copies hold together."""
+        parts = [self.values.b.emit(f"load {self.type}, {s}", self.type) for s in self.slots]
+        while len(parts) > 1:
+            pairs = [self.combined(x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
+            parts = pairs + parts[len(pairs) * 2 :]
+        return parts[0]
 
     def finish(self, fold_lanes: bool) -> Value:
         """The finished value: copies folded, and lanes too unless each lane is its own row."""
         b = self.values.b
-        if self.gathers:  # the tail of the loop is not aside yet
-            self.put_aside()
-            self.slots = self.aside
-        parts = [b.emit(f"load {self.type}, {s}", self.type) for s in self.slots]
+        total = self._folded()
+        if self.aside is not None:
+            before = b.emit(f"load {self.type}, {self.aside}", self.type)
+            total = self.combined(before, total)
         if self.places is not None:
             where = b.emit(
                 f"load {Type('i64', self.type.lanes)}, {self.places}", Type("i64", self.type.lanes)
             )
-            return self._fold_places(parts[0], where) if fold_lanes else where
-        while len(parts) > 1:
-            pairs = [self.combined(x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
-            parts = pairs + parts[len(pairs) * 2 :]
-        return self._fold(parts[0]) if fold_lanes else parts[0]
+            return self._fold_places(total, where) if fold_lanes else where
+        return self._fold(total) if fold_lanes else total
 
     def _fold(self, value: Value) -> Value:
         """Halve the vector until one lane is left."""

@@ -51,7 +51,11 @@ class Values:
     def set_vector(self, variable: Expr | None, base: Value | None, tail: Tail) -> None:
         self.vector, self.base, self.tail, self.mask = variable, base, tail, None
         if isinstance(tail, Value):
-            self.mask = self.b.compare("slt", self.iota(1), self.spread(tail))
+            # Half as wide as the counter is enough, and twice as quick to compare.
+            numbers = ", ".join(f"i32 {k}" for k in range(self.lanes))
+            lanes = Value(f"<{numbers}>" if self.lanes > 1 else "0", Type("i32", self.lanes))
+            left = self.spread(self.b.convert("trunc", tail, "i32"))
+            self.mask = self.b.compare("slt", lanes, left)
         elif tail is not None:
             bits = ", ".join(f"i1 {int(k < tail)}" for k in range(self.lanes))
             self.mask = Value(f"<{bits}>", Type("i1", self.lanes))

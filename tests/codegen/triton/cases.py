@@ -201,6 +201,40 @@ def _refused() -> None:
     raise AssertionError("nothing was raised")
 
 
+def _new_thread() -> None:
+    """A thread that has no context yet gets one, and the launch is made again."""
+    for function in (lambda x: x.exp(), lambda x: _run_of_kernels(x)):
+        graph, device = _graph(function, X)
+        for _ in range(4):
+            device.entered = False
+            torch.testing.assert_close(graph([X])[0], function(X))
+            assert device.entered
+
+
+def _run_of_kernels(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        x = x - x.sum(0).sum(0)
+    return x
+
+
+def _misaligned_call() -> None:
+    """What a call of ATen's gives may begin anywhere; with `alignment_asserts` that is an error."""
+    if not hasattr(torch.ops.litz_cases, "crooked"):
+        torch.library.define("litz_cases::crooked", "(Tensor x) -> Tensor")
+        moved = lambda x: torch.zeros(x.numel() + 1)[1:].view(x.shape).copy_(x)  # noqa: E731
+        torch.library.impl("litz_cases::crooked", "cpu", moved)
+        torch.library.register_fake("litz_cases::crooked", torch.empty_like)
+    there = _interpreter()
+    made = there.tiled(lambda x: torch.ops.litz_cases.crooked(x) + 1, X)
+    graph, _ = there.graph_of(made, alignment_asserts=True)
+    try:
+        graph([X])
+    except InputMismatch as error:
+        assert "multiple of 16" in str(error)
+        return
+    raise AssertionError("nothing was raised")
+
+
 def _wrong_shape() -> None:
     graph, _ = _graph(lambda x: x + 1, X)
     try:
@@ -218,6 +252,8 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
     "a misaligned input": _misaligned,
     "an index out of range": _out_of_range,
     "a launch that is refused": _refused,
+    "a thread without a context": _new_thread,
+    "a misaligned result of a call": _misaligned_call,
     "an input of another shape": _wrong_shape,
     **{name: _in_parts(*case) for name, case in parts.CASES.items()},
 }

@@ -31,7 +31,7 @@ from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
 from litz.runtime import recorded
-from litz.runtime.device_graph import DeviceGraph
+from litz.runtime.device_graph import NO_CONTEXT, DeviceGraph
 from litz.runtime.steps import torch_dtype
 from litz.schedule import schedule
 from litz.target import Target, cuda
@@ -184,6 +184,7 @@ class Interpreted:
         self.index, self.name = 0, "cpu"
         self.launches, self.records, self.tape = 0, 0, Tape()
         self.error: Exception | None = None
+        self.entered = True  # whether the thread has a context
         self._functions = {k.name: self._function(k) for k in self.source.kernels}
         self._callback = LAUNCH(self._launch)  # kept: native code calls it
 
@@ -212,6 +213,9 @@ class Interpreted:
     def is_recording(self) -> bool:
         return False
 
+    def enter(self) -> None:
+        self.entered = True
+
     def flag(self) -> torch.Tensor:
         return torch.zeros(1, dtype=torch.int32)
 
@@ -239,6 +243,8 @@ class Interpreted:
 
     def _launch(self, function: int, *args: Any) -> int:
         grid, parameters = args[:3], args[8]
+        if not self.entered:
+            return NO_CONTEXT
         self.launches += 1
         try:
             self._run(self.source.kernels[function - 1], grid, parameters)

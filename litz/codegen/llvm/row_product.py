@@ -1,0 +1,121 @@
+"""Matrix products among the phases of a row: what makes the left operand, what finishes whole rows.
+
+In: a `ScheduledKernel` with a `Blocking`, one of whose phases is a product. Out: LLVM IR. Scratch
+holds as many rows as a task takes. The phases before the product fill the rows of its left operand;
+a thread whose next task takes another panel of the same rows finds them there. If phases follow it,
+a task takes all panels, and its rows are finished while they are in the cache.
+
+    for chunk of rows:
+        for row:                 phases before the product
+        for panel:  for block:   sums, then the stores of the product's own phase
+        for row:                 phases behind it
+"""
+
+from __future__ import annotations
+
+from litz.codegen.llvm.builder import Value
+from litz.codegen.llvm.function import POINTER
+from litz.codegen.llvm.ops import stored_type
+from litz.codegen.llvm.product import ProductEmitter
+from litz.codegen.llvm.reductions import stack_slot
+from litz.codegen.llvm.scope import I64
+from litz.ir.expr import integer
+from litz.ir.product import product_phase
+from litz.ir.program import Buffer, Phase
+from litz.ir.scheduled import ScheduledKernel
+
+# Bytes of scratch that lie on the stack; threads may have small ones.
+ON_STACK = 1 << 16
+
+
+class RowProductEmitter(ProductEmitter):
+    """Writes one kernel of rows with a product in it."""
+
+    def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
+        super().__init__(scheduled, name)
+        place = product_phase(self.kernel)
+        assert place is not None
+        phases = self.kernel.phases
+        self.before, self.own, self.behind = phases[:place], phases[place], phases[place + 1 :]
+        self.bases: dict[Buffer, Value] = {}  # of scratch: where the first row of a task lies
+        self.first: Value  # row of a task
+        # Which rows the left operand in scratch is of, if the next task may need them, too.
+        again = self.before and not self.by.whole
+        self.rows_made = stack_slot(self.values, I64, "rows") if again else None
+
+    def _place_scratch(self) -> None:
+        memory = self.values.memory
+        for row in self.kernel.scratch:
+            count = row.shape[0].number * self.by.kept
+            if count * row.dtype.bytes <= ON_STACK:
+                self.bases[row] = self._stack_row(row, count)
+            else:
+                self.bases[row] = self._heap_row(integer(count), row.dtype.bytes)
+            memory.pointers[row], memory.local[row] = self.bases[row], 1
+
+    def _arguments(self) -> None:
+        super()._arguments()
+        if self.rows_made is not None:
+            self.b.lines.append(f"  store i64 -1, {self.rows_made}")
+
+    # -- one task ----------------------------------------------------------------------------
+
+    def _task(self, task: Value) -> None:
+        b, by = self.b, self.by
+        panels = 1 if by.whole else by.panels
+        panel, around = self._digit(task, integer(panels)), task
+        if panels > 1:
+            around = b.emit(f"udiv {task}, {panels}", I64)
+        chunk = self._digit(around, by.chunks)
+        batch = b.emit(f"udiv {around}, {self._size(by.chunks).text}", I64)
+        self._bind_axes(self.product.batch, batch)
+        start, stop = self._rows_of(chunk)
+        self.first = start
+        self._make_left(around, start, stop)
+        if not by.whole:
+            self._in_panel(batch, start, stop, panel)
+            return
+        panel = self.scopes.open_loop(self._number(0), self._number(by.panels), 1, rolled=True)
+        self._in_panel(batch, start, stop, panel)
+        self.scopes.close()
+        self._by_rows(self.behind, start, stop)
+
+    def _make_left(self, rows: Value, start: Value, stop: Value) -> None:
+        """The phases before the product, unless the task before had the same rows."""
+        b, made = self.b, self.rows_made
+        if made is None:
+            self._by_rows(self.before, start, stop)
+            return
+        self.scopes.open_if(b.compare("ne", b.emit(f"load i64, {made}", I64), rows))
+        b.lines.append(f"  store {rows}, {made}")
+        self._by_rows(self.before, start, stop)
+        self.scopes.close()
+
+    def _by_rows(self, phases: tuple[Phase, ...], start: Value, stop: Value) -> None:
+        if not phases:
+            return
+        self._enter_row(self.scopes.open_loop(start, stop, 1, rolled=True))
+        self.values.set_vector(None, None, None)
+        self.values.row_level = self.scopes.depth
+        for phase in phases:
+            self._phase(phase, in_lanes=True)
+        self.scopes.close()
+
+    # -- rows in scratch ---------------------------------------------------------------------
+
+    def _along(self) -> tuple[Phase, ...]:
+        return (self.own,)
+
+    def _enter_row(self, row: Value) -> None:
+        super()._enter_row(row)
+        for buffer in self.bases:
+            self.values.memory.pointers[buffer] = self._row_of(buffer, row)
+
+    def _row_of(self, buffer: Buffer, row: Value) -> Value:
+        """Where a row of a task has its scratch."""
+        place = self.b.mul(self.b.sub(row, self.first), buffer.shape[0].number)
+        kind = stored_type(buffer.dtype, 1)
+        return self.b.emit(f"getelementptr {kind}, {self.bases[buffer]}, {place}", POINTER)
+
+    def _operand(self, row: Value) -> str:
+        return "" if self.made is None else f", {self._row_of(self.made, row)}"

@@ -1,0 +1,115 @@
+"""Variants of a kernel whose sizes are symbolic: the same loops, scheduled as if they were others.
+
+In: a `Kernel`, and a size to take each of its symbols for. Out: the kernel with those hints; a
+choice that is made for it is right for every size, as all are, and good for sizes near that one.
+Which of them a call runs is found by one measure of its sizes: of two, the nearer by ratio. So of
+the hints 8 and 512, a softmax over rows of s0 takes the first up to 64 and the second beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from litz.ir.expr import Expr, load, rebuild, reduce, size, transform
+from litz.ir.program import Buffer, Kernel, Phase, Store
+from litz.ir.scheduled import ScheduledKernel, Variant
+from litz.ir.sizes import count_of, roots
+
+Hinted = Callable[[Expr], Expr]
+Schedule = Callable[[Kernel], ScheduledKernel]
+
+
+def measure_of(kernel: Kernel) -> Expr:
+    """What its choices hang on most: how long its rows are, or, if that is known, how many."""
+    inner = max((count_of(p.inner) for p in kernel.phases), key=lambda n: n.hint)
+    return count_of(kernel.outer) if inner.is_const else inner
+
+
+def hinted(kernel: Kernel, hint: int) -> Kernel:
+    """The kernel as if each of its symbolic sizes had been seen with this value."""
+    changed = _changer(lambda name, low, high: min(max(hint, low), hint if high is None else high))
+    axes = (*kernel.outer, *(a for p in kernel.phases for a in p.inner))
+    for symbol in sorted(roots(*(a.extent for a in axes)), key=lambda n: n.serial):
+        changed(symbol)  # in the order of the old ones, as sums and products are
+    return _rewritten(kernel, changed)
+
+
+def with_variants(
+    main: ScheduledKernel, kernel: Kernel, hints: Sequence[int], scheduled: Schedule
+) -> ScheduledKernel:
+    """The schedule with those for other sizes beside it, each from some measure on."""
+    measure = measure_of(kernel)
+    if measure.is_const or not hints:
+        return main
+    real = {b.name: b for b in main.arguments}
+    ways = {measure.hint: main}
+    for hint in hints:
+        way = scheduled(hinted(kernel, hint))
+        arguments = tuple(real[b.name] for b in way.arguments)
+        ways[measured(measure, hint)] = replace(way, arguments=arguments)
+    counts = sorted(ways)
+    begins = [0, *(math.isqrt(a * b) + 1 for a, b in pairwise(counts))]
+    found = [Variant(begin, ways[count]) for begin, count in zip(begins, counts, strict=True)]
+    return replace(main, variants=tuple(found), measure=measure)
+
+
+def measured(measure: Expr, hint: int) -> int:
+    """What it comes to if each symbolic size has this value."""
+    return _changer(lambda *_: hint)(measure).hint
+
+
+def _changer(value: Callable[[str, int, int | None], int]) -> Hinted:
+    """Each size with another hint; those that are made of others follow."""
+    memo: dict[Expr, Expr] = {}
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        if node.op != "size":
+            return rebuild(node, args)
+        name, low, high, _ = node.attr
+        if args:
+            return size(name, low, high, args[0].hint, args[0])
+        if node.dtype.is_float:
+            return node
+        return size(name, low, high, value(name, low, high))
+
+    return lambda root: transform(root, change, memo)
+
+
+def _rewritten(kernel: Kernel, changed: Hinted) -> Kernel:
+    """Every size of a kernel changed, in axes, values and buffers."""
+    memo: dict[Expr, Expr] = {}
+    buffers: dict[Buffer, Buffer] = {}
+
+    def buffer(old: Buffer) -> Buffer:
+        if old not in buffers:
+            shape, strides = tuple(map(changed, old.shape)), tuple(map(changed, old.strides))
+            buffers[old] = Buffer(old.name, old.dtype, shape, strides, old.device)
+        return buffers[old]
+
+    def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        if node.op == "size":
+            return changed(node)
+        if node.op == "load":
+            guarded = node.guard is not None
+            index = args[:-1] if guarded else args
+            return load(buffer(node.buffer), index, args[-1] if guarded else None)
+        if node.op == "reduce":
+            return reduce(node.attr[0], tuple(map(moved, node.attr[1])), args[0])
+        return rebuild(node, args)
+
+    def moved(root: Expr) -> Expr:
+        return transform(root, change, memo)
+
+    def store(old: Store) -> Store:
+        index = tuple(map(moved, old.index))
+        return Store(buffer(old.buffer), index, moved(old.value), old.mode)
+
+    phases = tuple(
+        Phase(tuple(map(moved, p.inner)), p.is_reduction, tuple(map(store, p.stores)))
+        for p in kernel.phases
+    )
+    outer, scratch = tuple(map(moved, kernel.outer)), tuple(map(buffer, kernel.scratch))
+    return Kernel(kernel.name, outer, phases, scratch, kernel.origins)

@@ -1,0 +1,301 @@
+"""What surrounds a product shares its kernel: what makes its left operand, what finishes rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import litz
+from litz.autotune.trial import Variant, callable_of
+from litz.config import snapshot
+from litz.fuse import fuse
+from litz.ir.choices import ANY, NO_CHOICES, Choices, ProductChoice
+from litz.ir.interpret import run_kernels
+from litz.ir.parse import parse_kernel
+from litz.ir.program import KernelGraph, LoopProgram
+from litz.ir.text import kernel_text
+from litz.ir.verify import verify
+from litz.lower import lower
+from litz.schedule import schedule
+from litz.target import Target, host
+from tests.stages import as_array, stages
+
+Function = Callable[..., Any]
+JOINED = Choices(products={ANY: ProductChoice(rows=True, prologue=True)})
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
+
+
+# Of x[rows, depth], the weight w[depth, columns], r[rows, columns], g[depth], h[columns].
+BEHIND: dict[str, Function] = {
+    "layer norm": lambda x, w, r, g, h: F.layer_norm(x @ w + r, h.shape, h, h * 2),
+    "rms norm, residual": lambda x, w, r, g, h: (lambda t: (_rms(t) * h, t))(x @ w + r),
+    "softmax": lambda x, w, r, g, h: (x @ w).softmax(-1),
+    "log-softmax": lambda x, w, r, g, h: (x @ w + h).log_softmax(-1),
+    "sum": lambda x, w, r, g, h: (x @ w).sum(-1),
+    "maximum": lambda x, w, r, g, h: (lambda t: (t.amax(-1), t.relu()))(x @ w * 2 + r),
+    "heads": lambda x, w, r, g, h: F.layer_norm(x @ w + r, h.shape).view(len(x), 2, -1) + 1,
+}
+BEFORE: dict[str, Function] = {
+    "chain": lambda x, w, r, g, h: (x.tanh() * 2 + g) @ w,
+    "layer norm": lambda x, w, r, g, h: F.layer_norm(x, g.shape, g, g + 1) @ w + r,
+    "rms norm": lambda x, w, r, g, h: F.gelu((_rms(x) * g) @ w),
+    "both": lambda x, w, r, g, h: F.layer_norm(F.layer_norm(x, g.shape, g) @ w + r, h.shape, h),
+    "other columns": lambda x, w, r, g, h: ((x * g) @ w).flip(-1) + r,
+    "three dimensions": lambda x, w, r, g, h: (x.view(1, *x.shape).sin() @ w + r).softmax(-1),
+}
+SIZES = [(1, 64, 80), (5, 48, 130), (7, 300, 64), (13, 16, 1000), (131, 100, 18)]
+
+
+def _program(
+    function: Function, *inputs: torch.Tensor, weights: tuple[int, ...] = (1,)
+) -> LoopProgram:
+    """With some inputs parameters, which are packed."""
+    made = stages(function, *inputs)
+    made.graph.static = frozenset(made.graph.nodes[k].name for k in weights)
+    return lower(made.graph, host(), snapshot({}))
+
+
+def _inputs(rows: int, depth: int, columns: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = (rows, depth), (depth, columns), (rows, columns), (depth,), (columns,)
+    return [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def _called(program: LoopProgram, inputs: list[torch.Tensor], **flags: Any) -> list[torch.Tensor]:
+    config = snapshot({"cpp.threads": 2, "debug_index_asserts": True, **flags})
+    with torch.no_grad():
+        return callable_of(Variant(program, JOINED), host(2), config, inputs)()
+
+
+def _joined(program: LoopProgram, target: Target | None = None) -> KernelGraph:
+    graph = fuse(program, target or host(), snapshot({}), JOINED)
+    verify(graph)
+    return graph
+
+
+def _agrees(
+    function: Function, inputs: list[torch.Tensor], weights: tuple[int, ...] = (1,)
+) -> None:
+    """Errors no larger than eager's against float64; and what the interpreter makes of kernels."""
+    program = _program(function, *inputs, weights=weights)
+    graph = _joined(program)
+    assert len(graph.kernels) == 2  # packing and the rest
+    found = _called(program, inputs)
+    meant = run_kernels(graph, [as_array(t) for t in inputs])
+    wide = [t.double() if t.is_floating_point() else t for t in inputs]
+    expected, exact = function(*inputs), function(*wide)
+    several = isinstance(expected, tuple)
+    expected, exact = (expected, exact) if several else ((expected,), (exact,))
+    for mine, theirs, right, oracle in zip(found, expected, exact, meant, strict=True):
+        scale = right.abs().max().item()
+        error = (mine.double() - right).abs().max().item()
+        bound = 2 * (theirs.double() - right).abs().max().item() + 2e-7 * scale
+        assert error <= bound, (error, bound)
+        assert mine.dtype is theirs.dtype and mine.stride() == theirs.stride()
+        apart = (mine.double() - torch.from_numpy(oracle).double()).abs().max().item()
+        assert apart <= 2 * bound + (1e-2 * scale if theirs.dtype is torch.bfloat16 else 0)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", BEHIND)
+def test_whole_rows_behind_a_product(name: str, size: tuple[int, int, int]) -> None:
+    _agrees(BEHIND[name], _inputs(*size, torch.float32))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_makes_the_left_operand(name: str, size: tuple[int, int, int]) -> None:
+    _agrees(BEFORE[name], _inputs(*size, torch.float32))
+
+
+def test_narrow_types() -> None:
+    """Rows of scratch lie as the instructions want them: bytes and halves stay what they are."""
+    torch.manual_seed(0)
+    x, w = torch.randn(13, 130), torch.randn(130, 70)
+    small, scale = torch.randint(-128, 127, (130, 70), dtype=torch.int8), torch.rand(70) / 50
+    for function, inputs in (
+        (lambda x, w: F.layer_norm(x, x.shape[1:]) @ w, [x.half(), w.half()]),
+        (lambda x, w: torch._int_mm((x * 9).round().to(torch.int8), w), [x, small]),
+        (lambda x, w: (torch._int_mm(x, w) * 1e-3).softmax(-1), [(x * 9).to(torch.int8), small]),
+        (lambda x, w, s: F.layer_norm(x, x.shape[1:]) @ (w.float() * s), [x, small, scale]),
+        (lambda x, w, s: (x @ (w.float() * s)).softmax(-1), [x, small, scale]),
+    ):
+        _agrees(function, inputs, weights=(1, 2) if inputs[-1] is scale else (1,))
+
+
+def test_rows_from_a_table_and_numbers_from_bytes() -> None:
+    torch.manual_seed(0)
+    table, w = torch.randn(50, 48), torch.randn(48, 70)
+    places = torch.randint(0, 50, (2, 9))
+    _agrees(lambda t, w, i: F.embedding(i, t) @ w, [table, w, places])
+    _agrees(lambda t, w, i: t[i] @ w + 1, [table, w, places[0]])
+    small = torch.randint(-100, 100, (13, 48), dtype=torch.int8)
+    _agrees(lambda x, w, s: (x.to(w.dtype) * s) @ w, [small, w, torch.rand(13, 1)])
+    _agrees(lambda x, w: x.to(w.dtype) @ w, [torch.randn(13, 48).bfloat16(), w])
+
+
+def test_a_place_outside_of_the_table_is_an_error() -> None:
+    inputs = [torch.randn(50, 48), torch.randn(48, 70), torch.tensor([0, 49, 3, 4, 5])]
+    program = _program(lambda t, w, i: t[i] @ w, *inputs)
+    _called(program, inputs)
+    with pytest.raises(IndexError):
+        _called(program, [*inputs[:2], inputs[2] + 1])
+
+
+def test_a_batch_has_rows_of_its_own() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 70, 40), torch.randn(3, 40, 64)
+    for function in (
+        lambda x, y: (torch.bmm(x, y) + 1).softmax(-1),
+        lambda x, y: torch.bmm(x.tanh(), y),
+    ):
+        program = _program(function, x, y, weights=())  # nothing is packed
+        assert len(_joined(program).kernels) == 1
+        torch.testing.assert_close(_called(program, [x, y])[0], function(x, y))
+
+
+def test_rows_that_only_a_call_knows() -> None:
+    """What makes the operand joins the product; whole rows are finished apart."""
+    layer, norm = torch.nn.Linear(64, 96), torch.nn.LayerNorm(64)
+    table = torch.nn.Embedding(20, 64)
+
+    def function(i: torch.Tensor) -> torch.Tensor:
+        return layer(norm(table(i))).softmax(-1)
+
+    torch._dynamo.reset()
+    options = {"on_error": "raise", "cpp.threads": 1}
+    run = torch.compile(function, backend="litz", dynamic=True, options=options)
+    with torch.no_grad():
+        for rows in (64, 5, 13, 200):
+            places = torch.randint(0, 20, (rows,))
+            torch.testing.assert_close(run(places), function(places))
+        with litz.config.patch(options):
+            torch._dynamo.reset()
+            torch._dynamo.mark_dynamic(places, 0)
+            notes = litz.explain(function, places)
+    (graph,) = notes.graphs
+    scheduled = [s for s in graph.scheduled if s.choice.product is not None]
+    assert len(scheduled) == 1 and len(scheduled[0].kernel.phases) > 2
+    assert "only a call knows" in str([d.reason for d in graph.decisions])
+
+
+# -- the rule, and who may overrule it ---------------------------------------------------------
+
+
+def _kernels(function: Function, inputs: list[torch.Tensor], threads: int, **flags: Any) -> int:
+    """How many there are besides packing."""
+    program = _program(function, *inputs)
+    target = replace(host(), threads=threads)
+    return len(fuse(program, target, snapshot(flags), NO_CHOICES).kernels) - 1
+
+
+def test_the_flags_act() -> None:
+    inputs = _inputs(192, 64, 64, torch.float32)
+    behind, before = BEHIND["layer norm"], BEFORE["layer norm"]
+    assert _kernels(behind, inputs, 1) == _kernels(before, inputs, 1) == 1
+    assert _kernels(before, inputs, 1, prologue_fusion=False) == 2
+    assert _kernels(behind, inputs, 1, prologue_fusion=False) == 1
+    assert _kernels(behind, inputs, 1, epilogue_fusion=False) == 2
+
+
+def test_few_rows_are_finished_apart() -> None:
+    """A block of rows is all that a thread could take: others would have nothing to do."""
+    behind = BEHIND["layer norm"]
+    assert _kernels(behind, _inputs(16, 64, 64, torch.float32), 1) == 2
+    many = _inputs(192, 64, 64, torch.float32)
+    assert _kernels(behind, many, 1) == 1
+    assert _kernels(behind, many, 64) == 2
+
+
+def test_rows_that_every_thread_would_make_are_made_apart() -> None:
+    for rows, kernels in ((16, 1), (192, 2)):  # a few take less time than one more launch
+        inputs = _inputs(rows, 64, 64, torch.float32)
+        assert _kernels(BEFORE["layer norm"], inputs, 1) == 1
+        assert _kernels(BEFORE["layer norm"], inputs, 64) == kernels
+
+
+def test_an_operand_that_others_need_is_made_apart() -> None:
+    inputs = _inputs(64, 48, 96, torch.float32)
+    for function, kernels in (
+        (lambda x, w, r, g, h: (lambda t: (t @ w, t))(x.tanh()), 2),
+        (lambda x, w, r, g, h: (lambda t: (t @ w[:, :48]) + (t @ w[:, 48:]))(x.tanh()), 3),
+    ):
+        program = _program(function, *inputs)
+        made = fuse(program, host(), snapshot({}), JOINED)
+        assert len(made.kernels[made.prepared :]) == kernels
+        assert any("others read" in d.reason for d in made.decisions)
+
+
+def test_a_copy_across_rows_stays_a_copy() -> None:
+    inputs = [torch.randn(48, 2048), torch.randn(48, 1024)]  # fewer columns: it is read as it lies
+    made = fuse(_program(lambda x, w: x.t() @ w, *inputs), host(), snapshot({}), JOINED)
+    assert any("across its rows" in d.reason for d in made.decisions)
+    assert len(made.kernels) == 3
+
+
+def test_a_choice_overrules_the_rule() -> None:
+    inputs = _inputs(192, 64, 64, torch.float32)
+    for name, choice in (
+        ("layer norm", ProductChoice(rows=False)),
+        ("softmax", ProductChoice(fused=False)),
+    ):
+        program = _program(BEHIND[name], *inputs)
+        choices = Choices(products={ANY: choice})
+        assert len(fuse(program, host(1), snapshot({}), choices).kernels) > 2
+    program = _program(BEFORE["chain"], *inputs)
+    choices = Choices(products={ANY: ProductChoice(prologue=False)})
+    assert len(fuse(program, host(1), snapshot({}), choices).kernels) == 3
+
+
+def test_the_text_of_such_a_kernel_is_read_back() -> None:
+    program = _program(BEFORE["both"], *_inputs(13, 48, 70, torch.float32))
+    kernel = _joined(program).kernels[-1]
+    text = kernel_text(replace(kernel, origins=()))
+    assert "phase j0 < 70 reduce j1 < 48:" in text
+    assert parse_kernel(text) == replace(kernel, origins=())
+    verify(kernel)
+
+
+def test_a_task_is_a_chunk_with_all_its_panels_where_rows_are_finished() -> None:
+    inputs = _inputs(131, 100, 192, torch.float32)
+    behind = _joined(_program(BEHIND["softmax"], *inputs)).kernels[-1]
+    before = _joined(_program(BEFORE["chain"], *inputs)).kernels[-1]
+    whole, panels = (schedule(k, host(2), snapshot({})) for k in (behind, before))
+    assert whole.choice.product.whole and not panels.choice.product.whole
+    assert whole.tasks == whole.choice.product.chunks.number
+    assert panels.tasks == panels.choice.product.chunks.number * panels.choice.product.panels
+
+
+def test_training_is_right_with_all_that_joins() -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(32, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 40)
+    model = torch.nn.Sequential(*layers, torch.nn.Softmax(-1))
+    x = torch.randn(96, 32, requires_grad=True)
+
+    def gradients(run: Function) -> list[torch.Tensor]:
+        model.zero_grad()
+        x.grad = None
+        run(x).square().sum().backward()
+        return [x.grad, *(p.grad for p in model.parameters())]
+
+    torch._dynamo.reset()
+    options = {"on_error": "raise", "cpp.threads": 1}
+    found = gradients(torch.compile(model, backend="litz", options=options))
+    found = [g.clone() for g in found]
+    for mine, theirs in zip(found, gradients(model), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["softmax", "layer norm", "rms norm", "both"])
+def test_other_types(name: str, dtype: torch.dtype) -> None:
+    for size in SIZES[1:4]:
+        _agrees((BEFORE.get(name) or BEHIND[name]), _inputs(*size, dtype))
