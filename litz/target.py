@@ -20,6 +20,9 @@ import torch
 from litz.config import Config
 from litz.errors import MissingDependency
 
+# Steps of a sum up to which a GPU stores a product longer than it multiplies, and tiles of
+# 128 x 128 for each multiprocessor from which the memory is busy.
+SHORT_SUM, BUSY_TILES = 256, 2
 # Instructions that multiply and add several neighbours at once: the feature, the type, how many.
 DOTS = (("+avx512bf16", "bf16", 2), ("+avx512vnni", "i8", 4))
 
@@ -79,6 +82,16 @@ class Target:
         """Whether a root or a division again for every element costs less than a kernel that keeps
         its results: a GPU does it while it waits for memory, and a launch is a launch."""
         return self.kind == "cuda"
+
+    def waits_for_memory(self, rows: int, depth: int, columns: int) -> bool:
+        """Whether a product, of two bytes a number, that a library stores and a kernel reads again
+        is better done by that kernel. The way through memory costs 4 bytes for each element, so
+        1 ps on an H200; twice `depth` sums cost 1.4 fs a step at the library's speed, and ours may
+        take half as long again. Both are equal at 735 steps: 4096 x 768 x 3072 took 0.95 to 1.05 of
+        the library's time with a GELU, 100352 x 64 x 256 with a ReLU 0.46. Well below that it is
+        ours, if there is enough of it to keep the memory busy."""
+        busy = rows * columns >= BUSY_TILES * 128 * 128 * self.threads
+        return self.copies_tiles and depth <= SHORT_SUM and busy
 
     def is_stream(self, size: int) -> bool:
         """Whether an array of so many bytes does not just stay in the first cache."""

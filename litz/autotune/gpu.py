@@ -74,7 +74,9 @@ def machine_of(target: Target) -> Machine:
 def candidates(size: Size, target: Target, config: Config, machine: Machine) -> list[ProductChoice]:
     """What to time, besides the rule's own choice."""
     named = {"CPP": "LITZ", "TRITON": "LITZ"}
-    allowed = {named.get(b, b) for b in config.max_autotune_gemm_backends.split(",")}
+    convolves, multiplies = config.max_autotune_conv_backends, config.max_autotune_gemm_backends
+    listed = (convolves if size.convolved else multiplies).split(",")
+    allowed = {named.get(b, b) for b in listed}
     found = [ProductChoice("ATEN")] if "ATEN" in allowed else []
     exact = size.dtype == "float32" and not torch.backends.cuda.matmul.allow_tf32
     if "LITZ" not in allowed or exact:  # tensor cores have nothing to offer for exact f32

@@ -18,6 +18,7 @@ from torch.fx import Node
 from litz.autotune.fingerprint import fingerprint
 from litz.config import Config
 from litz.ir.choices import NO_CHOICES
+from litz.ir.convolution import convolution_of
 from litz.ir.graph import Graph
 from litz.ir.product import kernel_product, product_phase
 from litz.ir.program import Extern, Kernel, KernelGraph
@@ -34,6 +35,7 @@ PRODUCTS = {
     aten.bmm.default: (0, 1),
     aten.addmm.default: (1, 2),
     aten.baddbmm.default: (1, 2),
+    aten.convolution.default: (0, 1),
 }
 
 
@@ -53,11 +55,13 @@ class Size:
     kept: bool
     prepares: bool = False
     finishes: bool = False
+    convolved: bool = False  # a convolution of single places
 
     def __str__(self) -> str:
         many = f"{self.batches} of " if self.batches > 1 else ""
         size = f"{self.rows} x {self.depth} x {self.columns}"
-        return f"product, {many}{size}, {self.dtype}" + (", with more" if self.follows else "")
+        what = "convolution" if self.convolved else "product"
+        return f"{what}, {many}{size}, {self.dtype}" + (", with more" if self.follows else "")
 
     @property
     def flops(self) -> int:
@@ -86,11 +90,13 @@ def regions(
     is part of the region, and so are the kernels that do it otherwise."""
     steps = _steps_by_node(kernels)
     known = of_parameters(graph)
-    products = {n.name for n in graph.nodes if n.target in PRODUCTS}
+    # A CPU's convolutions have rules of their own.
+    asked = PRODUCTS.keys() - ({aten.convolution.default} if target.panels else set())
+    products = {n.name for n in graph.nodes if n.target in asked}
     others = steps if ours is None else _steps_by_node(ours)
     found = []
     for node in graph.nodes:
-        own = others[node.name] if node.target in PRODUCTS else []
+        own = others[node.name] if node.target in asked else []
         product = next((s for s in own if _is_product(s, node)), None)
         if product is not None:
             names = {o.node for step in others[node.name] for o in step.origins}
@@ -140,14 +146,23 @@ def _size(
     """The size, if it is known."""
     left, right = (node.args[k] for k in PRODUCTS[node.target])
     assert isinstance(left, Node) and isinstance(right, Node)
-    *batch, rows, depth = left.meta["val"].shape
     dtype = left.meta["val"].dtype
-    columns = right.meta["val"].shape[-1]
+    if node.target is aten.convolution.default:
+        shapes = (left.meta["val"].shape, right.meta["val"].shape, node.meta["val"].shape)
+        if not all(isinstance(n, int) for shape in shapes for n in shape):
+            return None
+        conv = convolution_of(*shapes, *node.args[3:])
+        if not conv.is_single:
+            return None
+        batch, rows, depth, columns = [], conv.places, conv.channels, conv.results
+    else:
+        *batch, rows, depth = left.meta["val"].shape
+        columns = right.meta["val"].shape[-1]
     if not all(isinstance(n, int) for n in (*batch, rows, depth, columns)):
         return None
     name = str(dtype).removeprefix("torch.")
     return Size(batch[0] if batch else 1, rows, depth, columns, name, dtype.itemsize, follows,
-                right in known, *around)  # fmt: skip
+                right in known, *around, node.target is aten.convolution.default)  # fmt: skip
 
 
 def _holds_tensors(node: Node) -> bool:

@@ -44,7 +44,8 @@ TIMING = 0.3
 VERSION = 2
 # Flags that change the answer, of those that tuning itself reads.
 ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
-         "benchmark_epilogue_fusion", "max_autotune_gemm_backends")  # fmt: skip
+         "benchmark_epilogue_fusion", "max_autotune_gemm_backends",
+         "max_autotune_conv_backends")  # fmt: skip
 
 
 class Tuner:

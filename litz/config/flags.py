@@ -187,6 +187,13 @@ class Config:
         allowed=("ATEN,LITZ", "LITZ", "ATEN", "ATEN,CPP", "ATEN,TRITON", "ATEN,TRITON,CPP", "CPP",
                  "TRITON"),
     )  # fmt: skip
+    max_autotune_conv_backends: str = flag(
+        "ATEN,LITZ",
+        "lower",
+        "Who computes convolutions: LITZ (also named CPP or TRITON) where it can, which on a GPU is"
+        " where windows are single places, or ATEN.",
+        allowed=("ATEN,LITZ", "LITZ", "ATEN", "ATEN,CPP", "ATEN,TRITON", "CPP", "TRITON"),
+    )
     max_autotune: bool = flag(
         False, "autotune", "Time ways to compute each kernel and take what is surely quicker."
     )

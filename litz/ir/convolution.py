@@ -52,6 +52,12 @@ class Convolution:
     def is_dense(self) -> bool:
         return self.groups == 1 and not self.transposed
 
+    @property
+    def is_single(self) -> bool:
+        """Whether each place of the image is a window and nothing else is: a matrix product."""
+        moves = any(n != 1 for n in self.stride) or any(self.padding)
+        return self.is_dense and self.taps == 1 and not moves
+
 
 def convolution_of(
     image: Sequence[int], weight: Sequence[int], result: Sequence[int], *where: Any

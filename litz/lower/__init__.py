@@ -212,6 +212,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
+    low.by_element = node.target in TEMPLATES and _is_by_element(node)
     low.by_program = str(node.meta.get("original_aten") or node.target) in (
         str(node.target),
         *CASTS,
@@ -242,6 +243,29 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
     low.used = used  # a rule that gave up may have lowered other nodes
     return lower_extern(low, node.target, like, args, kwargs, binds)
+
+
+def _is_by_element(node: torch.fx.Node) -> bool:
+    """Whether elementwise ops read a result, and no reduction reads theirs: then all of them can be
+    part of the kernel that computes it, and it need not be stored."""
+    seen: set[torch.fx.Node] = set()
+    waiting = [(user, False) for user in node.users]
+    while waiting:
+        user, computed = waiting.pop()
+        family = _family(user.target)
+        if family in (pointwise.__name__, view.__name__):
+            if user not in seen:
+                seen.add(user)
+                waiting += [(u, computed or family == pointwise.__name__) for u in user.users]
+        elif not computed or family == reduce.__name__:
+            return False
+    return bool(seen)
+
+
+def _family(target: Any) -> str:
+    """The module of an op's rule."""
+    found = rule_for(target)
+    return str(getattr(found, "func", found).__module__) if found is not None else ""
 
 
 def _check_supported(low: Lowering, like: Any) -> None:

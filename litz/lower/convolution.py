@@ -15,12 +15,13 @@ import torch
 
 from litz.ir.convolution import Convolution, convolution_of, has_onednn, why_not_ours
 from litz.ir.dtypes import F32
-from litz.ir.expr import Expr, apply, axis, integer, load, reduce, substitute
+from litz.ir.expr import Expr, apply, axis, cast, integer, load, reduce, substitute
 from litz.ir.index import ZERO, coefficient, flat_index, ravel, simplify, unravel
 from litz.ir.program import Buffer
 from litz.ir.sizes import is_known
 from litz.lower.panels import in_panels, packed_panels
 from litz.lower.pool import Strided, Window
+from litz.lower.product import HALVES, is_ours
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, positions
 
@@ -34,6 +35,12 @@ def _convolution(
         raise NotGenerated("an image of unknown size")
     sizes = ([n.number for n in v.shape] for v in (x, weight))
     conv = convolution_of(*sizes, list(like.shape), *where)
+    if low.config.max_autotune_conv_backends == "ATEN" or low.product_choice.backend == "ATEN":
+        low.decide("refused", low.origin.node, "the library convolves: max_autotune_conv_backends"
+                   " names ATEN alone, or ATen is quicker")  # fmt: skip
+        raise NotGenerated("ATEN alone, or ATen is quicker")
+    if _are_tiles(low, x, weight, conv):
+        return _biased(low, like, _by_tiles(low, x, weight, conv), bias)
     why_not = why_not_ours(conv, low.target.product_lanes, low.config.conv_1x1_as_mm)
     if x.dtype is not F32 or weight.dtype is not F32:
         why_not = "a convolution of this type"
@@ -47,12 +54,55 @@ def _convolution(
     shape = (x.shape[0], *map(integer, conv.outputs), integer(conv.results))
     sums = low.row_buffer(shape, F32)
     (_by_channel if conv.is_depthwise else _by_product)(low, sums, x, weight, conv)
+    return _biased(low, like, sums, bias)
 
+
+def _biased(low: Lowering, like: torch.Tensor, sums: Buffer, bias: View | None) -> View:
     def value(place: tuple[Expr, ...]) -> Expr:
         found = load(sums, (place[0], *place[2:], place[1]))
-        return found if bias is None else apply("add", found, bias.at((place[1],)))
+        return found if bias is None else apply("add", found, cast(bias.at((place[1],)), F32))
 
     return low.pointwise(like, value)
+
+
+def _are_tiles(low: Lowering, x: View, weight: View, conv: Convolution) -> bool:
+    """Whether a GPU's tensor cores take it as a product of ours: windows are single places, one
+    after the other in memory, and someone asks for it or it waits for memory."""
+    if low.target.panels or not conv.is_single or not low.config.conv_1x1_as_mm:
+        return False
+    if x.dtype not in HALVES or weight.dtype is not x.dtype or len(conv.outputs) != 2:
+        return False
+    sizes = (conv.places, conv.channels, conv.results)
+    if conv.places < 2 or not is_ours(low, sizes, x.dtype, low.config.max_autotune_conv_backends):
+        return False
+    image, channel, *place = positions(x.shape)
+    flat = flat_index(x.buffer, x.at((image, channel, *place)).index)
+    step = _coefficient(flat, channel)
+    far = [_coefficient(flat, variable) for variable in (image, *place)]
+    rows, columns = conv.extents
+    last = conv.channels if far[2] is None else far[2]
+    wanted = [rows * columns * last, columns * last, last]
+    in_order = all(n in (None, w) for n, w in zip(far, wanted, strict=True))
+    return step == 1 and in_order
+
+
+def _coefficient(flat: Expr, variable: Expr) -> int | None:
+    """How far apart neighbours along an axis lie; None if it has one place, 0 if that changes."""
+    if variable is ZERO:
+        return None
+    found = coefficient(flat, variable)
+    return found[0].number if found is not None and found[0].is_const else 0
+
+
+def _by_tiles(low: Lowering, x: View, weight: View, conv: Convolution) -> Buffer:
+    """sums[n, y, x, j] = sum over r0 of a[n, r0, y, x] * w[j, r0]"""
+    shape = (x.shape[0], *map(integer, conv.outputs), integer(conv.results))
+    sums, over = low.row_buffer(shape, F32), axis("r0", conv.channels)
+    image, *place, column = positions(shape)
+    operands = x.at((image, over, *place)), weight.at((column, over, ZERO, ZERO))
+    term = apply("mul", *(cast(operand, F32) for operand in operands))
+    low.emit(sums, (image, *place, column), reduce("sum", (over,), term), (over,))
+    return sums
 
 
 def _is_laid(like: torch.Tensor) -> bool:

@@ -207,11 +207,12 @@ def _check_device(low: Lowering, a: View, b: View) -> None:
     """Where nothing is packed, the library computes what has more than a few rows, unless timing or
     the user says else; and operands must lie as a tile reads them."""
     rows = a.shape[-2].hint
-    alone = "ATEN" not in low.config.max_autotune_gemm_backends
-    ours = alone or low.product_choice.form is not None
-    if rows > low.target.product_rows and not ours:
+    known = is_known(*a.shape, *b.shape)
+    sizes = (rows, a.shape[-1].hint, b.shape[-1].hint) if known and len(a.shape) == 2 else None
+    backends = low.config.max_autotune_gemm_backends
+    if rows > low.target.product_rows and not is_ours(low, sizes, a.dtype, backends):
         raise NotGenerated("products of so many rows are the library's on this target")
-    if rows > 1 and not is_known(*a.shape, *b.shape):
+    if rows > 1 and not known:
         raise NotGenerated("a product of sizes that only a call knows")
     place = positions(b.shape)
     near, far = _steps(b.at(place), place)
@@ -220,6 +221,15 @@ def _check_device(low: Lowering, a: View, b: View) -> None:
     few = rows <= low.target.product_rows
     if rows > 1 and (1 not in (near, far) or a.dtype not in (HALVES if few else MULTIPLIED)):
         raise NotGenerated("operands that tensor cores do not take as they lie")
+
+
+def is_ours(low: Lowering, sizes: tuple[int, int, int] | None, dtype: DType, backends: str) -> bool:
+    """Whether we compute a product of (rows, depth, columns) for a GPU: the user or timing says so,
+    or it goes into memory for elementwise ops alone, and that is what takes the time."""
+    if "ATEN" not in backends or low.product_choice.form is not None:
+        return True
+    joins = low.by_element and low.config.epilogue_fusion and dtype in HALVES
+    return joins and sizes is not None and low.target.waits_for_memory(*sizes)
 
 
 def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:

@@ -106,6 +106,7 @@ class Lowering:
         self.origin = Origin("", "")
         self.lower_node: Callable[[Lowering, torch.fx.Node, dict[torch.fx.Node, Any]], Any]
         self.used: frozenset[int] = frozenset()  # which results of the op at hand someone reads
+        self.by_element = False  # all that reads its result does so element by element
         self.by_program = True  # the program spells the op at hand; it is no part of another one
         self.decisions: list[Decision] = []
         self.told: set[Expr] = set()  # sizes that arguments show, or calls so far

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from litz.ir.choices import BY_RULE, ProductChoice
-from litz.ir.dtypes import F32, I8
+from litz.ir.dtypes import BF16, F16, F32, I8
 from litz.ir.expr import extent_of
 from litz.ir.index import coefficient
 from litz.ir.product import (
@@ -42,6 +42,9 @@ MOST_PROGRAMS = 4
 LONG_SUM = 4096
 # Tiles of rows that share a tile of columns while it is in the cache.
 TOGETHER = 8
+# Steps under way of a product that waits for memory, whose programs take tile after tile and load
+# for the next one while they store the last: results of any type fit beside as many.
+SHORT_STAGES = 3
 # What the engine that copies tiles asks for: bytes between rows and of the first element, and how
 # many rows a tile has at most.
 COPIED_BYTES = 16
@@ -64,10 +67,19 @@ def dot_tiles(
     if found is None or is_far(whole) or not _is_plain(found):
         return None
     rule = product_tiling(found, target)
+    if chosen.form is None and _waits(found, target):
+        chosen = replace(chosen, form="PERSISTENT", stages=SHORT_STAGES)
     if multiplied_type(found) is F32:
         rule = replace(rule, precision=_precision(kernel))
         rule = _exact(rule) if rule.precision == "ieee" else rule
     return whole, _as_chosen(rule, found, target, chosen)
+
+
+def _waits(product: Product, target: Target) -> bool:
+    rows, columns = extent_of(product.rows), extent_of(product.columns)
+    depth = product.depth.extent.number
+    narrow = multiplied_type(product) in (BF16, F16) and not product.batch
+    return narrow and target.waits_for_memory(rows, depth, columns)
 
 
 def _exact(rule: Tiling) -> Tiling:

@@ -43,9 +43,9 @@ def captured(function: Any, *shapes: tuple[int, ...], dtype: torch.dtype = torch
         return module.forward
 
     with FakeTensorMode(), torch.no_grad():
-        through_aot(lambda *args: function(*args), compiler)(
-            *(torch.empty(s, dtype=dtype) for s in shapes)
-        )
+        inputs = [torch.empty(s, dtype=dtype) for s in shapes]
+        inputs = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs]
+        through_aot(lambda *args: function(*args), compiler)(*inputs)
     return found[0]
 
 
@@ -125,6 +125,38 @@ def test_backends_limit_what_is_tried(made_up: Any) -> None:
     flags["max_autotune_gemm_backends"] = "TRITON"
     _, asked, _ = made_up(one, lambda choice: 0.5, **flags)
     assert ProductChoice("ATEN") not in asked
+
+
+def test_convolutions_of_single_places_are_asked_about(made_up: Any) -> None:
+    def images(x: Any, w: Any, v: Any) -> torch.Tensor:
+        return F.conv2d(F.conv2d(x, w).relu(), v, padding=1).relu()
+
+    graph = captured(images, (8, 512, 14, 14), (256, 512, 1, 1), (64, 256, 3, 3))
+    flags = {"max_autotune_gemm": True, "max_autotune_conv_backends": "ATEN"}
+    _, asked, _ = made_up(graph, lambda choice: 0.5, **flags)
+    assert not asked
+    tuning, asked, prepared = made_up(graph, lambda choice: 0.5, max_autotune_gemm=True)
+    (finding,) = tuning.findings
+    assert finding.what == "convolution, 1568 x 512 x 256, bfloat16, with more"
+    (chosen,) = tuning.choices.products.values()
+    assert chosen.form is not None and len(asked) > 4
+    assert isinstance(prepared[0].program.body[0], Extern)
+
+
+def test_the_budget_is_kept(made_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both graphs of a model that is trained get ten seconds, so that a model has twenty;
+    no trial begins when they are over."""
+    clock = [100.0]
+    monkeypatch.setattr("litz.autotune.tuner.time.monotonic", lambda: clock[0])
+    graph = captured(layer, *SHAPES)
+
+    def times(choice: Any) -> float:
+        clock[0] += 0.9
+        return 1.5
+
+    tuning, asked, _ = made_up(graph, times, max_autotune=True)
+    assert 9.0 < clock[0] - 100.0 < 11.0 and len(asked) == 12
+    assert any("max_autotune_budget_seconds" in d.reason for d in tuning.decisions)
 
 
 def test_exact_singles_stay_with_the_library(made_up: Any) -> None:

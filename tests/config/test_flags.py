@@ -95,6 +95,7 @@ def _changed(name: str) -> Config:
         "on_error": "raise",
         "cpp.simdlen": 256,
         "max_autotune_gemm_backends": "ATEN",
+        "max_autotune_conv_backends": "ATEN",
         "max_autotune_gemm_search_space": "EXHAUSTIVE",
         "cache_dir": "here",
         "multi_kernel_hints": (8, 512),

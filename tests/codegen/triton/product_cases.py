@@ -44,6 +44,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     loose: float = 1e-5
     tf32: bool = False
+    in_turns: bool = False  # by rule; a choice says it itself
 
 
 def _choice(form: str, **more: Any) -> ProductChoice:
@@ -72,6 +73,7 @@ def _forms() -> dict[str, Case]:
 
 
 X, W, B, R = drawn(0, 70, 96), drawn(1, 90, 96), drawn(2, 90), drawn(3, 70, 90)
+IMAGE = drawn(0, 2, 96, 5, 7).to(memory_format=torch.channels_last)
 THREE, FOUR = drawn(4, 3, 40, 64), drawn(5, 3, 64, 48)
 # A sum in another order may be rounded to a neighbour.
 ONE_BIT = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -119,6 +121,18 @@ CASES: dict[str, Case] = {
         )
         for form, copied in (("TILES", ()), ("DESCRIPTORS", ("left", "right")))
     },
+    "by rule, since memory is what takes the time": Case(
+        lambda x, w, b: F.linear(x, w, b).relu(),
+        (drawn(0, 1100, 48), drawn(1, 128, 48), drawn(2, 128)),
+        ProductChoice(), ("left", "right"), loose=EPILOGUE, in_turns=True,
+    ),
+    **{
+        f"convolution {form}": Case(
+            lambda x, w, b: F.conv2d(x, w, b).relu(), (IMAGE, drawn(1, 90, 96, 1, 1), B),
+            _choice(form), copied, loose=EPILOGUE,
+        )
+        for form, copied in (("TILES", ()), ("PERSISTENT", ("left", "right")))
+    },
     "by rule, without the library": Case(
         lambda x, w: x @ w, (drawn(0, 70, 64), drawn(1, 64, 90)), ProductChoice(),
         options={"max_autotune_gemm_backends": "TRITON"},
@@ -137,7 +151,8 @@ def check(name: str) -> list[dict[str, Any]]:
     tilings = [k.choice for k in made.scheduled if k.choice.depth]
     assert len(tilings) == 1 and len(made.scheduled) == case.kernels, made.scheduled
     assert tilings[0].descriptors == case.descriptors, tilings[0]
-    assert (tilings[0].programs > 0) == (case.choice.form == "PERSISTENT")
+    in_turns = case.in_turns or case.choice.form == "PERSISTENT"
+    assert (tilings[0].programs > 0) == in_turns
     graph, device = there.graph_of(made)
     found = [as_array(t) for t in there.ran(graph, device, made.inputs)]
     expected = made.fused()

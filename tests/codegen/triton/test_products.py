@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from litz.build import triton as built
 from litz.config import snapshot
-from litz.ir.choices import ANY, BY_RULE, Choices, ProductChoice
+from litz.ir.choices import ANY, BY_RULE, NO_CHOICES, Choices, ProductChoice
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
 from litz.target import cuda
@@ -102,6 +103,61 @@ def test_the_library_computes_what_nobody_chose() -> None:
     assert len(product(BY_RULE, 256, 64, 96, dtype=torch.bfloat16, **alone).scheduled) == 1
     ours, library = ProductChoice(form="TILES"), {"max_autotune_gemm_backends": "ATEN"}
     assert not product(ours, 256, 64, 96, dtype=torch.bfloat16, **library).scheduled
+
+
+def kernels_of(function: Any, *shapes: tuple[int, ...], **options: Any) -> list[Any]:
+    """How many kernels on a GPU, with what flags; calls of libraries are None."""
+    found: list[Stages] = []
+    target = replace(cuda((9, 0), 132), device="cpu")
+
+    def compiler(module: torch.fx.GraphModule) -> Any:
+        found.append(staged(module, target, snapshot(options), inputs, NO_CHOICES))
+        return module.forward
+
+    with FakeTensorMode(), torch.no_grad():
+        inputs = [torch.empty(*s, dtype=torch.bfloat16) for s in shapes]
+        inputs = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs]
+        through_aot(lambda *args: function(*args), compiler)(*inputs)
+    return [k.choice for k in found[0].scheduled]
+
+
+SHORT = ((100352, 64), (256, 64), (256,))
+
+
+def test_short_sums_with_more_behind_them_are_ours() -> None:
+    """The way through memory is what takes the time; a library cannot save it."""
+
+    def linear(x: Any, w: Any, b: Any) -> Any:
+        return F.linear(x, w, b)
+
+    (ours,) = kernels_of(lambda *args: F.gelu(linear(*args)), *SHORT)
+    assert ours.depth == 64 and ours.programs == 132
+    # Nothing follows it; a reduction stores what it reads anyway; few rows; a long sum; apart.
+    assert not kernels_of(linear, *SHORT)
+    for function, shapes, options in (
+        (lambda *args: F.layer_norm(linear(*args).relu(), (256,)), SHORT, {}),
+        (lambda *args: linear(*args).relu(), ((512, 64), (256, 64), (256,)), {}),
+        (lambda *args: linear(*args).relu(), ((32768, 512), (256, 512), (256,)), {}),
+        (lambda *args: linear(*args).relu(), SHORT, {"epilogue_fusion": False}),
+    ):
+        assert not any(k.depth for k in kernels_of(function, *shapes, **options))
+
+
+def test_convolutions_of_single_places_are_products() -> None:
+    def image(*args: Any, **more: Any) -> Any:
+        return F.conv2d(*args, **more).relu()
+
+    shapes = ((32, 64, 56, 56), (256, 64, 1, 1), (256,))
+    (ours,) = kernels_of(image, *shapes)
+    assert ours.depth == 64 and ours.descriptors == ("left", "right")
+    for options in ({"max_autotune_conv_backends": "ATEN"}, {"conv_1x1_as_mm": False}):
+        assert not any(k.depth for k in kernels_of(image, *shapes, **options))
+    deep = ((32, 512, 14, 14), (256, 512, 1, 1), (256,))
+    assert not any(k.depth for k in kernels_of(image, *deep))
+    (ours,) = kernels_of(image, *deep, max_autotune_conv_backends="TRITON")
+    assert ours.depth
+    strided = kernels_of(lambda *a: image(*a, stride=2), *deep, max_autotune_conv_backends="LITZ")
+    assert not any(k.depth for k in strided)
 
 
 def test_what_is_chosen_is_done() -> None:
