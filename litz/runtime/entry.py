@@ -83,8 +83,7 @@ class Entry:
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         used = {*shown, *(b for step in body for b in read(step))}
         self.constants = {b.name: constants[b.name] for b in self.graph.constants if b in used}
-        computed = source.computed.values() if isinstance(source, Source) else ()
-        self.symbols = symbols_of(plan, computed)
+        self.symbols = symbols_of(plan, source.computed.values())
         self.lines: list[str] = []
 
     def text(self) -> str:
