@@ -112,8 +112,9 @@ def _for_all_sizes(
 ) -> Callable[..., Any]:
     """One compile for every size inside the guards; if that cannot be, one for each size."""
     try:
-        if any(device.type != "cpu" for device in devices_of(module)):
-            raise SizeUnknown("of any tensor", "kernels of a GPU know their sizes")
+        recorded = config.triton.cudagraphs or config.triton.require_cudagraphs
+        if recorded and any(device.type != "cpu" for device in devices_of(module)):
+            raise SizeUnknown("of any tensor", "each size is a CUDA graph of its own")
         with unset_fake_temporarily(), without_guards(module):
             compiled, report = compile_graph(module, kind, config)
     except Exception as error:

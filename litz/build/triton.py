@@ -76,7 +76,7 @@ def _job(kernel: DeviceKernel, capability: int) -> dict[str, Any]:
     return {
         "text": kernel.text,
         "name": kernel.name,
-        "pointers": list(kernel.pointers),
+        "pointers": [*kernel.pointers, *kernel.sizes],
         "aligned": len(kernel.pointers) - kernel.checks,
         "warps": kernel.warps,
         "stages": kernel.stages,

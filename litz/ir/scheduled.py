@@ -177,6 +177,8 @@ class Tiling:
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""
+        if not inner.extent.is_const:
+            return self.row
         return min(self.row, power_of_two(inner.extent.number))
 
 
@@ -241,13 +243,11 @@ class ScheduledKernel(Generic[C]):
     @property
     def sizes(self) -> tuple[Expr, ...]:
         """The symbolic sizes that its code needs: arguments behind the buffers."""
-        if not isinstance(self.choice, Choice):
-            return ()
         kernel, choice = self.kernel, self.choice
         roots = [a.extent for a in kernel.outer]
         roots += [a.extent for p in kernel.phases for a in p.inner]
         roots += [n for s in kernel.stores for n in (s.value, *s.index, *s.buffer.shape)]
         roots += [n for s in kernel.stores for node in loads(s.value) for n in node.buffer.shape]
         roots += [n for b in kernel.scratch for n in b.shape]
-        roots += choice.sizes
+        roots += choice.sizes if isinstance(choice, Choice) else []
         return tuple(sorted(dict.fromkeys(symbols(*roots)), key=lambda n: str(n.attr[0])))

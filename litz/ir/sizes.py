@@ -75,6 +75,19 @@ def named(value: Expr, low: int = 0, high: int | None = None) -> Expr:
     return size(f"z{digest}", low, high, value.hint, value)
 
 
+def greatest(poly: Poly) -> int | None:
+    """A number that no absolute value of a polynomial in sizes is above, if there is one."""
+    total = 0
+    for monomial, factor in poly.items():
+        term = abs(factor)
+        for atom in monomial:
+            if atom.op != "size" or atom.attr[2] is None or atom.attr[1] < 0:
+                return None
+            term *= atom.attr[2]
+        total += term
+    return total
+
+
 def is_known(*sizes: Expr) -> bool:
     """Whether all are numbers."""
     return all(n.is_const for n in sizes)

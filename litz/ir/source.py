@@ -57,8 +57,8 @@ class Binary:
 @dataclass(frozen=True)
 class DeviceKernel:
     """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
-    the last one is the error flag if `checks`. If it `rounds` inside, no two operations may be
-    joined to one that rounds once."""
+    the last one is the error flag if `checks`; `programs` is about how many there are. If it
+    `rounds` inside, no two operations may be joined to one that rounds once."""
 
     name: str
     text: str
@@ -69,6 +69,7 @@ class DeviceKernel:
     checks: bool = False
     scratch: int = 0  # bytes of memory for each program
     rounds: bool = False
+    sizes: tuple[str, ...] = ()  # types of the sizes it takes behind its pointers
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class DeviceSource:
     workspaces: tuple[Buffer, ...] = ()
     arguments: tuple[tuple[str, ...], ...] = ()
     counters: frozenset[str] = frozenset()
+    computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
 
     @property
     def functions(self) -> tuple[str, ...]:

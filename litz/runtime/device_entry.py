@@ -25,12 +25,15 @@ import torch
 from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
 
 from litz.config import Config
+from litz.ir.expr import Expr
+from litz.ir.index import ONE
 from litz.ir.program import Buffer, Plan, ViewArg, written
 from litz.ir.source import ARENA, STREAM, DeviceSource
 from litz.runtime.counters import Counters
 from litz.runtime.entry import Entry, Segments
 from litz.runtime.launches import Launches
-from litz.runtime.steps import numbers, torch_dtype
+from litz.runtime.numbers import local_name, number_text, tuple_text
+from litz.runtime.steps import torch_dtype
 
 ALIGNMENT = 16  # bytes; what Triton was told of every pointer
 
@@ -85,7 +88,9 @@ class DeviceEntry(Entry):
             self.lines.append(f"give_{self.local[buffer.name]}()")
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
         self.lines.append(f"return [{results}]")
-        return "\n".join(["def call(args):", *(f"    {line}" for line in self._whole()), ""])
+        resize = self._resize() if self.symbols else ""
+        lines = [f"    {line}" for line in self._whole()]
+        return "\n".join(["def call(args):", *lines, "", resize])
 
     def _whole(self) -> list[str]:
         """The lines with what stands around them: the device, the inputs, the table."""
@@ -95,6 +100,7 @@ class DeviceEntry(Entry):
             *(["if flag.value: check()"] if self.checks else []),
             *self._unpacked(),
             "try:", "    space = take()", "except IndexError:", "    space = new_space()",
+            *(["if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
             "table, address = space.table, space.address", "try:",
             *(f"    {line}" for line in self.lines),
             "finally:", "    give_back(space)",
@@ -105,7 +111,33 @@ class DeviceEntry(Entry):
             self.names["shared"] = self.shared
             return "arena = shared()"
         kind = self._name("dtype", torch.uint8)
-        return f"arena = empty(({self.plan.arena_bytes},), (1,), {kind})"
+        size = "space.bytes" if self._moves else self.plan.arena_bytes
+        return f"arena = empty(({size},), (1,), {kind})"
+
+    @property
+    def _moves(self) -> bool:
+        """Whether places in the arena depend on sizes."""
+        return any(unit is not ONE for unit, _ in self.plan.regions)
+
+    def _resize(self) -> str:
+        """The function that fits a table to sizes: what of it follows from them, and where in the
+        arena the regions lie."""
+        layout = self.source.layout
+        lines = [f"{''.join(f'{local_name(s)}, ' for s in self.symbols)} = sizes"]
+        lines.append("table = space.table")
+        for name, value in self.source.computed.items():
+            lines.append(f"table[{layout[name]}] = {number_text(value)}")
+        places: dict[Expr, str] = {}
+        lines.append("end = 0")
+        for k, (unit, size) in enumerate(self.plan.regions):
+            places[unit] = f"region{k} + unit{k}"
+            lines += [f"region{k}, unit{k} = end, {number_text(unit)}", f"end += unit{k} * {size}"]
+        lines.append("space.bytes = end")
+        for name, slot in self.plan.slots.items():
+            if name in layout:
+                lines.append(f"table[{layout[name]}] = {places[slot.unit]} * {slot.offset}")
+        lines.append("space.sizes = sizes")
+        return "\n".join(["def resize(space, sizes):", *(f"    {line}" for line in lines), ""])
 
     def _alignment(self, buffer: str) -> int:
         return ALIGNMENT
@@ -149,7 +181,7 @@ class DeviceEntry(Entry):
     # -- memory ------------------------------------------------------------------------------
 
     def _allocate(self, buffer: Buffer, letter: str) -> None:
-        sizes, strides = numbers(buffer.shape), numbers(buffer.strides)
+        sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         self.local[buffer.name] = name = f"{letter}{len(self.local)}"
         self.lines.append(f"{name} = empty({sizes}, {strides}, {dtype})")
@@ -168,8 +200,11 @@ class DeviceEntry(Entry):
             return super()._view(view)
         if view not in self.windows:
             dtype = torch_dtype(view.buffer.dtype)
-            start = slot.offset // dtype.itemsize + view.offset.number
-            place = f"{numbers(view.shape)}, {numbers(view.strides)}, {start}"
+            start = str(slot.offset // dtype.itemsize)
+            if slot.unit is not ONE:
+                start = f"(table[{self.source.layout[view.buffer.name]}] or 0) // {dtype.itemsize}"
+            start = f"{start} + {number_text(view.offset)}"
+            place = f"{tuple_text(view.shape)}, {tuple_text(view.strides)}, {start}"
             base = self._arena(dtype)
             self.windows[view] = name = f"a{len(self.windows)}"
             self.lines.append(f"{name} = reinterpret({base}, {place})")

@@ -31,6 +31,8 @@ class Table:
     """The table of one call at a time: what kernels take, their handles, the way to launch them."""
 
     def __init__(self, entries: list[tuple[int, int]], size: int) -> None:
+        self.sizes: tuple[int, ...] = ()  # that it was fitted to, and the bytes of the arena then
+        self.bytes = 0
         self.table = (ctypes.c_void_p * size)()
         self.address = ctypes.addressof(self.table)
         for place, value in entries:
@@ -70,6 +72,7 @@ class DeviceGraph:
             return native
         names = {name for k in segment.kernels for name in self.source.arguments[k]}
         names |= {b.name for b in self.source.workspaces}
+        names |= {*self.source.computed, *self.plan.slots}  # what follows from sizes
         used = [place for name, place in self.source.layout.items() if name in names]
         return Launches(native, (ARENA, *used), self._copied, self.device)
 

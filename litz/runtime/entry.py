@@ -98,8 +98,8 @@ class Entry:
         self.constants = {b.name: constants[b.name] for b in self.graph.constants if b in used}
         if frozen is not None:
             self.constants = {name: frozen.own(t) for name, t in self.constants.items()}
-        computed = source.computed.values() if isinstance(source, Source) else ()
-        self.late, symbols = LateSizes(self.graph.bound), symbols_of(plan, computed)
+        self.late = LateSizes(self.graph.bound)
+        symbols = symbols_of(plan, source.computed.values())
         self.symbols = [s for s in symbols if not self.late.concerns(s)]
         if isinstance(source, Source) and self.graph.bound:
             self.late.await_numbers(symbols, source.computed, source.layout)

@@ -16,15 +16,13 @@ from litz.ir.expr import (
     Expr,
     apply,
     const,
-    extent_of,
-    integer,
     load,
     rebuild,
     substitute,
     transform,
     walk,
 )
-from litz.ir.index import ONE, ravel, simplify, simplify_indices
+from litz.ir.index import ONE, product, ravel, simplify, simplify_indices
 from litz.ir.program import Buffer, Kernel, Phase, Store, exprs_of, loads
 
 
@@ -39,9 +37,9 @@ def settle_scratch(kernel: Kernel, row: int, first: int) -> tuple[Kernel, tuple[
         if value is not None:
             kernel = _computed_again(kernel, buffer, value)
         else:
-            span = buffer.shape[0].number * extent_of(kernel.outer)
+            span = product((buffer.shape[0], *(a.extent for a in kernel.outer)))
             name = f"b{first + len(placed)}"
-            placed.append(Buffer(name, buffer.dtype, (integer(span),), (ONE,), buffer.device))
+            placed.append(Buffer(name, buffer.dtype, (span,), (ONE,), buffer.device))
             kernel = _in_memory(kernel, buffer, placed[-1])
     return kernel, tuple(placed)
 
@@ -58,7 +56,7 @@ def _in_registers(kernel: Kernel, buffer: Buffer, row: int) -> bool:
     if len(stores) != 1 or any(n.index != stores[0].index for n in reads):
         return False
     inner = stores[0].index[0].axes - set(kernel.outer)
-    return all(a.extent.number <= row for a in inner)
+    return all(a.extent.is_const and a.extent.number <= row for a in inner)
 
 
 def _definition(kernel: Kernel, buffer: Buffer) -> tuple[Expr, Expr] | None:

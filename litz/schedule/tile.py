@@ -17,7 +17,7 @@ import torch
 from litz.config import Config
 from litz.ir.dtypes import BF16, F16, F32, F64, I32, I64, DType
 from litz.ir.expr import Expr, axis, extent_of, integer, walk
-from litz.ir.index import ONE, floordiv, modulo
+from litz.ir.index import ONE, floordiv, modulo, to_poly
 from litz.ir.ops import REDUCTIONS
 from litz.ir.program import (
     Buffer,
@@ -29,6 +29,7 @@ from litz.ir.program import (
     shared_phase,
 )
 from litz.ir.scheduled import ScheduledKernel, Tiling, power_of_two
+from litz.ir.sizes import count_of, greatest, is_known
 from litz.schedule.axes import Axes, replace_axes, stride_along
 from litz.target import Target
 
@@ -139,15 +140,15 @@ def folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
     """Each group one axis, and the inner axes of each phase another."""
     outer: dict[Expr, Expr] = {}
     names = NAMES[len(NAMES) - len(groups) :]
-    made = [axis(n, extent_of(g)) for n, g in zip(names, groups, strict=True)]
+    made = [axis(n, count_of(g)) for n, g in zip(names, groups, strict=True)]
     for group, whole in zip(groups, made, strict=True):
         outer.update(_digits(group, whole))
     places: dict[Expr, Axes] = dict.fromkeys(kernel.outer, ())
     phases: list[Phase] = []
-    rows: dict[int, Expr] = {}
+    rows: dict[Expr, Expr] = {}
     for phase in kernel.phases:
         inner = _forwards(phase)
-        n = extent_of(inner)
+        n = count_of(inner)
         # A name means one length: Triton's variables keep their type.
         row = rows.setdefault(n, axis(f"r{len(rows) or ''}", n))
         values = outer | _digits(inner, row)
@@ -186,7 +187,7 @@ def _forwards(phase: Phase) -> Axes:
 
 def _pointwise(kernel: Kernel, target: Target) -> Tiling:
     """Tiles of one or two thousand points, smaller if there would be too few of them."""
-    extents = [a.extent.number for a in kernel.outer]
+    extents = [_about(a) for a in kernel.outer]
     if len(extents) < 2:
         count = extents[0] if extents else 1
         block = min(power_of_two(count), POINTWISE_TILE)
@@ -203,10 +204,21 @@ def _pointwise(kernel: Kernel, target: Target) -> Tiling:
     return Tiling((*first, *sides), warps=_warps(sides[0] * sides[1], points_a_warp))
 
 
+def _about(axis: Expr) -> int:
+    """Points of an axis; of one whose extent a call tells, there may be many."""
+    return axis.extent.number if axis.extent.is_const else max(axis.extent.hint, TILE)
+
+
+def _has_known_rows(kernel: Kernel) -> bool:
+    return is_known(*(a.extent for p in kernel.phases for a in p.inner))
+
+
 def _reduction(kernel: Kernel, target: Target) -> Tiling:
     """Rows in registers if they fit; else in pieces. Across rows, neighbours are columns."""
     rows = extent_of(kernel.outer)
     longest = max(extent_of(p.inner) for p in kernel.phases)
+    if not _has_known_rows(kernel):  # there may be more of it at another call
+        longest = max(longest, TILE)
     if _is_walked(kernel, longest):
         return replace(_pointwise(kernel, target), row=1)
     if rows > 1 and _across(kernel):
@@ -218,6 +230,8 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
     row = power_of_two(longest)
     if longest > target.longest_row:
         row = REDUCED_TILE
+    elif not _has_known_rows(kernel):  # it comes in blocks, however long it is
+        row = min(row, REDUCED_TILE)
     block = max(min(TILE // row, power_of_two(rows)), 1)
     while block > 1 and rows < block * PROGRAMS * target.threads:
         block //= 2
@@ -234,6 +248,8 @@ def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
     phase = shared_phase(kernel)
     if phase is None or not _may_share(kernel, target) or tiling.row == 1:
         return tiling
+    if not is_known(*(a.extent for a in (*kernel.outer, *phase.inner))):
+        return tiling  # how many pieces are worth it, only a call knows
     points = extent_of(phase.inner)
     sizes = zip(kernel.outer, tiling.blocks, strict=True)
     tiles = math.prod(-(-a.extent.number // n) for a, n in sizes)
@@ -281,6 +297,8 @@ def _is_walked(kernel: Kernel, longest: int) -> bool:
     """Whether rows are short, as a pool's windows are, and neither lie together nor are needed as
     a whole: then a thread takes the points of its row one by one, and no lane waits."""
     phases = [p for p in kernel.phases if p.inner]
+    if not _has_known_rows(kernel):
+        return False
     if longest > WALKED_ROW or extent_of(kernel.outer) < TILE or not kernel.outer:
         return False
     if any(p.inside for p in phases) or not all(p.is_reduction for p in phases):
@@ -317,8 +335,15 @@ def _warps(points: int, each: int = POINTS_A_WARP) -> int:
 
 def is_far(kernel: Kernel) -> bool:
     touched = [n.buffer for n in loads(*exprs_of(kernel))] + [s.buffer for s in kernel.stores]
-    spans = [b.shape[0].number for b in touched] + [a.extent.number for a in kernel.outer]
-    return max(spans, default=0) >= FAR
+    spans = [b.shape[0] for b in touched] + [a.extent for a in kernel.outer]
+    spans += [a.extent for p in kernel.phases for a in p.inner if not a.extent.is_const]
+    return any(_is_far(n) for n in spans)
+
+
+def _is_far(size: Expr) -> bool:
+    """Whether a size may be beyond 32 bits: a symbolic one may, unless guards say otherwise."""
+    most = greatest(to_poly(size))
+    return most is None or most >= FAR
 
 
 # -- candidates ------------------------------------------------------------------------------
@@ -370,7 +395,7 @@ def _fits(kernel: Kernel, tiling: Tiling, longest: int) -> bool:
     if 0 in tiling.blocks or not tiling.row or not 1 <= tiling.warps <= MOST_WARPS:
         return False
     sizes = zip(kernel.outer, tiling.blocks, strict=True)
-    if any(n > power_of_two(a.extent.number) for a, n in sizes):
+    if any(n > power_of_two(_about(a)) for a, n in sizes):
         return False
     if tiling.piece % tiling.row:  # a piece is whole blocks, or points would count twice
         return False

@@ -89,7 +89,7 @@ def gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Cuda:
 
 def test_a_recording_is_one_launch_and_is_given_back(driver: Driver, gpu: Cuda) -> None:
     streams: list[int] = []
-    graph = gpu.recorded(lambda stream: streams.append(stream) or 0)  # type: ignore[func-returns-value]
+    graph = gpu.recorded(lambda stream: streams.append(stream) or 0)
     assert graph is not None and graph(5) == 0
     assert streams == [99] and driver.asked == ["context 7", "launch 1 on 5"]
     del graph
@@ -99,7 +99,7 @@ def test_a_recording_is_one_launch_and_is_given_back(driver: Driver, gpu: Cuda) 
 
 def test_threads_record_one_after_the_other(driver: Driver, gpu: Cuda) -> None:
     def record() -> None:
-        gpu.recorded(lambda stream: time.sleep(0.01) or 0)  # type: ignore[func-returns-value]
+        gpu.recorded(lambda stream: time.sleep(0.01) or 0)
 
     threads = [threading.Thread(target=record) for _ in range(4)]
     for thread in threads:

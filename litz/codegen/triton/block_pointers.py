@@ -18,6 +18,7 @@ from litz.ir.dtypes import BOOL
 from litz.ir.expr import Expr
 from litz.ir.index import coefficient
 from litz.ir.program import Buffer
+from litz.ir.sizes import is_known
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ def access_of(tile: Tile, buffer: Buffer, index: Expr, sides: Sides) -> Access |
     if not tile.tiling.block_pointers or tile.tiling.wide or buffer.dtype is BOOL:
         return None
     if not sides or sides != index.axes & tile.sides or any(a not in tile.starts for a in sides):
+        return None
+    if not is_known(*(a.extent for a in sides)):
         return None
     ordered = tuple(a for a in tile.ordered if a in sides)
     strides: list[int] = []

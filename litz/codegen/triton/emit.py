@@ -22,10 +22,11 @@ from litz.codegen.triton.product import DESCRIPTOR_BYTES, ProductEmitter
 from litz.codegen.triton.reductions import Folding
 from litz.codegen.triton.sharing import Sharing
 from litz.codegen.triton.tiles import Tile
-from litz.codegen.triton.values import Text, Values
+from litz.codegen.triton.values import Text, Values, size_name
 from litz.ir.expr import Expr
 from litz.ir.program import Phase, Store, reductions_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
+from litz.ir.sizes import rounded_up
 
 INDENT = "    "
 
@@ -47,9 +48,10 @@ class KernelEmitter:
 
     @property
     def parameters(self) -> list[str]:
-        """The names of the arguments; the error flag is the last, if an index is checked."""
+        """The names of the arguments: buffers, the error flag if an index is checked, sizes."""
         names = [f"b{k}" for k in range(len(self.scheduled.arguments))]
-        return [*names, "error"] if self.values.checks else names
+        names += ["error"] if self.values.checks else []
+        return [*names, *map(size_name, self.scheduled.sizes)]
 
     @property
     def scratch(self) -> int:
@@ -89,7 +91,7 @@ class KernelEmitter:
                 self.tile.starts[axis] = start = f"{axis.attr}_at"
             lines.append(f"{axis.attr} = {start}{numbers}")
             if block > 1 and self.tile.is_masked(axis):
-                lines.append(f"{axis.attr}_in = {axis.attr} < {axis.extent.number}")
+                lines.append(f"{axis.attr}_in = {axis.attr} < {self.values.count(axis.extent)}")
         self.values.before += lines
 
     def _tile_numbers(self) -> dict[Expr, str]:
@@ -102,7 +104,7 @@ class KernelEmitter:
         for axis, block in reversed(list(zip(self.kernel.outer, self.tiling.blocks, strict=True))):
             numbers[axis] = left
             if axis is not self.kernel.outer[0]:
-                count = -(-axis.extent.number // block)
+                count = self.values.count(rounded_up(axis.extent, block))
                 numbers[axis], left = f"{left} % {count}", f"{left} // {count}"
         return numbers
 
@@ -124,7 +126,7 @@ class KernelEmitter:
             self._one_by_one(phase, row)
             return
         self.tile.row = row
-        if row.extent.number <= self.tiling.block(row):
+        if row.extent.is_const and row.extent.number <= self.tiling.block(row):
             self._whole(phase, row)
         elif self.followers:  # the loop of the phase before has gathered what this one sums
             for follower in self.followers:
@@ -148,7 +150,7 @@ class KernelEmitter:
         self.tile.starts[row] = start.removesuffix(" + ") or "0"
         lines = [f"{row.attr} = {start}{self.tile.numbers(row, self.tiling.block(row))}"]
         if self.tile.is_masked(row):
-            lines.append(f"{row.attr}_in = {row.attr} < {row.extent.number}")
+            lines.append(f"{row.attr}_in = {row.attr} < {self.values.count(row.extent)}")
         return lines
 
     def _in_blocks(self, phase: Phase, row: Expr) -> None:
@@ -164,7 +166,7 @@ class KernelEmitter:
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
-        length = self.tiling.piece or row.extent.number
+        length = str(self.tiling.piece) if self.tiling.piece else values.count(row.extent)
         values.before.append(f"for start in {self._steps(length, block)}:")
         values.before += [INDENT + line for line in body]
         if self.sharing is not None:
@@ -172,7 +174,7 @@ class KernelEmitter:
         for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
 
-    def _steps(self, extent: int, block: int) -> str:
+    def _steps(self, extent: str, block: int) -> str:
         """Single points are written out; blocks are loaded ahead if the tiling says so."""
         if block == 1:
             return f"tl.static_range(0, {extent})"
@@ -189,7 +191,7 @@ class KernelEmitter:
         self._stores(phase.stores)
         values.lines.append("tl.debug_barrier()")
         body, values.loop, values.lines = values.lines, None, values.before
-        values.before.append(f"for step in range({row.extent.number}):")
+        values.before.append(f"for step in range({values.count(row.extent)}):")
         values.before += [INDENT + line for line in body]
 
     # -- stores ------------------------------------------------------------------------------

@@ -9,12 +9,23 @@ gives the first error of the driver, or zero.
 
 from __future__ import annotations
 
-from litz.ir.program import Buffer, Kernel, Plan
+from litz.ir.expr import Expr
+from litz.ir.index import ONE
+from litz.ir.program import Buffer, Kernel, Plan, Slot
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, SCRATCH, STREAM, DeviceKernel, Segment
 
 WARP = 32
 HIDDEN = 2  # parameters that Triton adds
+# The driver refuses to launch no programs.
+_UNLESS_NONE = (
+    "  %programs = ptrtoint ptr %tasks to i32",
+    "  %none.left = icmp eq i32 %programs, 0",
+    "  br i1 %none.left, label %nothing, label %some",
+    "nothing:",
+    "  ret i32 0",
+    "some:",
+)
 
 
 def segments(plan: Plan) -> list[Segment]:
@@ -31,10 +42,32 @@ def segments(plan: Plan) -> list[Segment]:
     return [Segment(f"litz_segment_{k}", tuple(run)) for k, run in named]
 
 
-def table_layout(plan: Plan, workspaces: tuple[Buffer, ...]) -> dict[str, int]:
-    """The table's entry for each buffer outside the arena."""
+def table_layout(
+    plan: Plan, workspaces: tuple[Buffer, ...], computed: dict[str, Expr]
+) -> dict[str, int]:
+    """The table's entry for each buffer outside the arena, for the place of each that moves about
+    in it, and for each number that only a call knows."""
     buffers = dict.fromkeys(b.name for b in (*plan.outside, *workspaces))
-    return {name: LAUNCH + 1 + k for k, name in enumerate(buffers)}
+    moving = [name for name, slot in plan.slots.items() if moves(slot)]
+    return {name: LAUNCH + 1 + k for k, name in enumerate((*buffers, *moving, *computed))}
+
+
+def moves(slot: Slot) -> bool:
+    """Whether a place in the arena depends on sizes: all but the first region do."""
+    return slot.unit is not ONE
+
+
+def computed_numbers(scheduled: list[ScheduledKernel[Tiling]]) -> dict[str, Expr]:
+    """What launches need and only a call knows: sizes, and how many programs each kernel has."""
+    found = {size_entry(symbol): symbol for kernel in scheduled for symbol in kernel.sizes}
+    for k, kernel in enumerate(scheduled):
+        if not kernel.task_count.is_const:
+            found[f"tasks {k}"] = kernel.task_count
+    return found
+
+
+def size_entry(symbol: Expr) -> str:
+    return f"size {symbol.attr[0]}"
 
 
 def launcher_text(
@@ -53,7 +86,7 @@ def _step(
     k: int, plan: Plan, scheduled: ScheduledKernel[Tiling], kernel: DeviceKernel,
     layout: dict[str, int], handle: int,
 ) -> str:  # fmt: skip
-    count = len(kernel.pointers) + HIDDEN
+    count = len(kernel.pointers) + len(kernel.sizes) + HIDDEN
     lines = [f"define i32 @litz_step_{k}(ptr %table) nounwind {{"]
     lines += [f"  %params = alloca [{count} x ptr]", "  %none = alloca i64"]
     lines += ["  store i64 0, ptr %none", *_entry("arena", ARENA)]
@@ -62,6 +95,9 @@ def _step(
     last = len(scheduled.arguments)
     if kernel.checks:
         lines.append(f"  %p{last} = getelementptr ptr, ptr %table, i64 {ERROR_FLAG}")
+    for position, symbol in enumerate(scheduled.sizes, len(kernel.pointers)):
+        entry = layout[size_entry(symbol)]
+        lines.append(f"  %p{position} = getelementptr ptr, ptr %table, i64 {entry}")
     if kernel.scratch:
         lines.append(f"  %scratch = getelementptr ptr, ptr %table, i64 {layout[SCRATCH]}")
     hidden = ["%scratch" if kernel.scratch else "%none", "%none"]
@@ -72,7 +108,11 @@ def _step(
         lines.append(f"  store ptr {value}, ptr %at{position}")
     lines += [*_entry("launch", LAUNCH), *_entry("stream", STREAM), *_entry("function", handle)]
     lines += [*_entry("size", handle + 1), "  %shared = ptrtoint ptr %size to i32"]
-    grid = f"i32 {kernel.programs}, i32 1, i32 1"
+    programs = str(kernel.programs)
+    if not scheduled.task_count.is_const:
+        programs = "%programs"
+        lines += [*_entry("tasks", layout[f"tasks {k}"]), *_UNLESS_NONE]
+    grid = f"i32 {programs}, i32 1, i32 1"
     block = f"i32 {WARP * kernel.warps}, i32 1, i32 1"
     lines.append(
         f"  %code = call i32 %launch(ptr %function, {grid}, {block}, i32 %shared, ptr %stream,"
@@ -86,8 +126,14 @@ def _parameter(position: int, plan: Plan, buffer: Buffer, layout: dict[str, int]
     slot = plan.slots.get(buffer.name)
     if slot is None:
         return [f"  %p{position} = getelementptr ptr, ptr %table, i64 {layout[buffer.name]}"]
+    offset, lines = str(slot.offset), []
+    if moves(slot):
+        offset = f"%offset{position}"
+        lines = [*_entry(f"place{position}", layout[buffer.name])]
+        lines.append(f"  {offset} = ptrtoint ptr %place{position} to i64")
     return [
-        f"  %b{position} = getelementptr i8, ptr %arena, i64 {slot.offset}",
+        *lines,
+        f"  %b{position} = getelementptr i8, ptr %arena, i64 {offset}",
         f"  %p{position} = alloca ptr",
         f"  store ptr %b{position}, ptr %p{position}",
     ]

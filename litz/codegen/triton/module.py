@@ -7,7 +7,7 @@ layers) are written once.
 from __future__ import annotations
 
 from litz.codegen.triton.emit import KernelEmitter
-from litz.codegen.triton.launch import launcher_text, segments, table_layout
+from litz.codegen.triton.launch import computed_numbers, launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
 from litz.ir.dtypes import U8
@@ -33,7 +33,8 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     workspaces = tuple(b for name, b in placed.items() if name not in known)
     workspaces += _scratch(list(made.values()), plan)
     counters = frozenset(k.arguments[-1].name for k in scheduled if k.choice.share > 1)
-    layout = table_layout(plan, workspaces)
+    computed = computed_numbers(scheduled)
+    layout = table_layout(plan, workspaces, computed)
     first = LAUNCH + 1 + len(layout)
     handles = {name: first + 2 * k for k, name in enumerate(kernels)}
     steps = [(k, kernels[name]) for k, name in zip(scheduled, names, strict=True)]
@@ -42,7 +43,7 @@ def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> Device
     given = tuple(tuple(b.name for b in k.arguments) for k in scheduled)
     return DeviceSource(
         tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given,
-        counters,
+        counters, computed,
     )  # fmt: skip
 
 
@@ -62,6 +63,7 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
         checks,
         emitter.scratch,
         _rounds(scheduled.kernel),
+        ("i64" if scheduled.choice.wide else "i32",) * len(scheduled.sizes),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from litz.ir.expr import Expr
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Tiling
+from litz.ir.sizes import is_multiple
 
 Sides = frozenset[Expr]
 NONE: Sides = frozenset()
@@ -76,7 +77,7 @@ class Tile:
         """Whether the last block of a side is not full."""
         if axis not in self.blocks and self.tiling.piece:
             return axis.extent.number != self.tiling.share * self.tiling.piece
-        return axis.extent.number % self.length(axis) != 0
+        return not is_multiple(axis.extent, self.length(axis))
 
     def mask(self, sides: Sides, *more: str) -> str:
         """What is inside along some sides, and where `more` holds; empty if all is."""

@@ -18,8 +18,9 @@ from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled
 from litz.codegen.triton.tiles import NONE, Sides, Tile
 from litz.ir.dtypes import BOOL, F32, I64, DType
 from litz.ir.expr import Expr, walk
-from litz.ir.index import bounds, is_nonnegative, to_poly
+from litz.ir.index import ONE, bounds, is_nonnegative, to_poly
 from litz.ir.program import Kernel, exprs_of
+from litz.ir.sizes import at_least, greatest, is_polynomial
 
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
@@ -46,6 +47,11 @@ def typed(text: str, dtype: DType) -> str:
     """A number of a type, beside nothing that it could take it from."""
     wide = f"tl.full((), {text}, {TYPES[dtype.compute.name]})"
     return converted(wide, dtype.compute, dtype)
+
+
+def size_name(symbol: Expr) -> str:
+    """What a kernel calls a size that it is given."""
+    return f"n_{symbol.attr[0]}"
 
 
 class Values:
@@ -210,8 +216,8 @@ class Values:
         return known
 
     def _own_pure(self, node: Expr) -> bool:
-        if node.dtype is not I64 or node.op in ("const", "axis"):
-            return node.op == "axis"
+        if node.dtype is not I64 or node.op in ("const", "axis", "size"):
+            return node.op in ("axis", "size")
         if node.op not in ARITHMETIC:
             return False
         if not all(a.is_const or self.is_pure(a) for a in node.args):
@@ -219,14 +225,17 @@ class Values:
         if node.op in ("floordiv", "mod") and not _divides_plainly(*node.args):
             return False
         span = bounds(to_poly(node))
-        if span is None or not all(set(end) <= {()} for end in span):
+        if span is None:
             return False
-        return all(abs(end.get((), 0)) < 2**31 for end in span) or self.tile.tiling.wide
+        reach = [greatest(end) for end in span]
+        return self.tile.tiling.wide or all(n is not None and n < 2**31 for n in reach)
 
     def place(self, node: Expr) -> str:
         """Arithmetic on axes, written out."""
         if node.op == "axis":
             return str(node.attr)
+        if node.op == "size":
+            return size_name(node)
         if node.is_const:
             return str(node.attr)
         sums = ("add", "sub")
@@ -238,6 +247,11 @@ class Values:
         if node.op == "add" and right.startswith("-"):
             return f"{left} - {right[1:]}"
         return f"{left} {ARITHMETIC[node.op]} {right}"
+
+    def count(self, extent: Expr) -> str:
+        """A number of points: of an axis, or of its tiles."""
+        text = self.place(extent)
+        return text if extent.is_const or extent.op == "size" else f"({text})"
 
     # -- memory ------------------------------------------------------------------------------
 
@@ -301,7 +315,7 @@ class Values:
 
 def _divides_plainly(value: Expr, by: Expr) -> bool:
     """Whether division towards zero is the same as towards minus infinity."""
-    if not by.is_const or by.attr < 1:
+    if not is_polynomial(by) or not at_least(by, ONE):
         return False
     span = bounds(to_poly(value))
     return span is not None and is_nonnegative(span[0])

@@ -26,7 +26,7 @@ from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
 from tests.codegen import test_op_tables
-from tests.codegen.triton import parts
+from tests.codegen.triton import parts, sizes
 from tests.stages import as_array
 from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
 
@@ -248,7 +248,12 @@ def _in_parts(*case: Any) -> Callable[[], None]:
     return lambda: parts.check(_interpreter(), *case)
 
 
-BEHAVIOURS: dict[str, Callable[[], None]] = {
+def _any_size(case: Any) -> Callable[[], Any]:
+    return lambda: case(_interpreter())
+
+
+# Each runs by itself; what it gives, if anything, are kernels.
+BEHAVIOURS: dict[str, Callable[[], Any]] = {
     "a misaligned input": _misaligned,
     "an index out of range": _out_of_range,
     "a launch that is refused": _refused,
@@ -256,6 +261,7 @@ BEHAVIOURS: dict[str, Callable[[], None]] = {
     "a misaligned result of a call": _misaligned_call,
     "an input of another shape": _wrong_shape,
     **{name: _in_parts(*case) for name, case in parts.CASES.items()},
+    **{name: _any_size(case) for name, case in sizes.CASES.items()},
 }
 ROWS = [
     "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",
@@ -311,8 +317,7 @@ def check_table(name: str) -> None:
 def check(name: str) -> list[dict[str, Any]]:
     """Run a case and compare it; its kernels, as they go to the builder."""
     if name in BEHAVIOURS:
-        BEHAVIOURS[name]()
-        return []
+        return [asdict(kernel) for kernel in BEHAVIOURS[name]() or ()]
     if name.startswith("every "):
         check_table(name)
         return []

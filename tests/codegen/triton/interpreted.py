@@ -10,7 +10,8 @@ belongs in a process that has TRITON_INTERPRET=1. Example:
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch._C._dynamo.guards import _empty_strided_cpu
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from litz import compiler
 from litz.build import build_launcher
 from litz.build.triton_worker import function_of
 from litz.codegen import emit
@@ -29,9 +31,11 @@ from litz.errors import DriverError
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
+from litz.ir.sizes import span
 from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
 from litz.runtime import recorded
 from litz.runtime.device_graph import NO_CONTEXT, DeviceGraph
+from litz.runtime.numbers import local_name, number_text
 from litz.runtime.steps import torch_dtype
 from litz.schedule import schedule
 from litz.target import Target, cuda
@@ -178,7 +182,7 @@ class Interpreted:
     """A device whose kernels the interpreter runs; `spans` are the bytes behind each argument."""
 
     source: DeviceSource
-    spans: dict[str, list[int]]
+    spans: dict[str, Callable[..., list[int]]]
 
     def __post_init__(self) -> None:
         self.index, self.name = 0, "cpu"
@@ -254,18 +258,20 @@ class Interpreted:
         return 0
 
     def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
-        slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(len(kernel.pointers))]
+        count, given = len(kernel.pointers), len(kernel.pointers) + len(kernel.sizes)
+        slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(count)]
         addresses = [slot.value or 0 for slot in slots]
+        sizes = [ctypes.c_int64.from_address(parameters[k]).value for k in range(count, given)]
         for k in range(2):  # Triton's own parameters: memory for programs that need some
-            hidden = ctypes.c_void_p.from_address(parameters[len(kernel.pointers) + k])
+            hidden = ctypes.c_void_p.from_address(parameters[given + k])
             assert (hidden.value is not None) == (k == 0 and kernel.scratch > 0)
-        spans = [*self.spans[kernel.name], 4]
+        spans = [*self.spans[kernel.name](*sizes), 4]
         Bounds.allowed = tuple((a, a + n) for a, n in zip(addresses, spans, strict=False))
         data = addresses[: len(addresses) - kernel.checks]
         assert all(a % 16 == 0 for a in data), "Triton was told of aligned pointers"
         tensors = [_at(a, TORCH[p]) for a, p in zip(addresses, kernel.pointers, strict=True)]
         with np.errstate(all="ignore"):
-            self._functions[kernel.name][grid](*tensors)
+            self._functions[kernel.name][grid](*tensors, *sizes)
 
 
 def _at(address: int, dtype: torch.dtype) -> torch.Tensor:
@@ -284,22 +290,20 @@ def graph_of(
     return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, config)
 
 
-def _bytes(buffer: Any) -> int:
-    sizes = [n.number for n in buffer.shape]
-    if 0 in sizes:
-        return 0
-    strides = [s.number for s in buffer.strides]
-    span = 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
-    return int(span * buffer.dtype.bytes)
+def _bytes(kernel: Any) -> Callable[..., list[int]]:
+    """The bytes behind each argument, at the sizes that a launch is given."""
+    names = ", ".join(local_name(symbol) for symbol in kernel.sizes)
+    spans = [f"({number_text(span(b))}) * {b.dtype.bytes}" for b in kernel.arguments]
+    return eval(f"lambda {names}: [{', '.join(spans)}]", {})  # type: ignore[no-any-return]
 
 
 def link_interpreted(
     plan: Any, source: DeviceSource, scheduled: list[Any], constants: Any, config: Any
 ) -> tuple[DeviceGraph, Interpreted]:
     """The callable that `link` would make, on the interpreter, and the device it runs on."""
-    spans: dict[str, list[int]] = {}
+    spans: dict[str, Callable[..., list[int]]] = {}
     for name, kernel in zip(source.names, scheduled, strict=True):
-        spans[name] = [_bytes(b) for b in kernel.arguments]
+        spans[name] = _bytes(kernel)
     cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
     binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
     device = Interpreted(source, spans)
@@ -353,3 +357,54 @@ def ran(
     except DriverError as error:
         raise (device.error or error) from error
     return [*results, *given]
+
+
+class _Compiled:
+    """The callable of one graph; what went wrong inside a kernel is raised as it was."""
+
+    def __init__(self, graph: Any, device: Any) -> None:
+        self.graph, self.device, self._boxed_call = graph, device, True
+        self.policy = graph.policy
+
+    def __call__(self, args: list[Any]) -> Any:
+        try:
+            results = self.graph(args)
+        except DriverError:
+            raise self.device.error from None
+        self.graph.check()  # a GPU would say so at the next call
+        return results
+
+    call = __call__
+    call._boxed_call = True  # type: ignore[attr-defined]  # it takes its inputs as one list
+
+
+@contextmanager
+def interpreting() -> Iterator[list[Any]]:
+    """Compile for the GPU, and run on the interpreter; gives the graphs as they are linked."""
+    scheduled: list[Any] = []
+    made: list[Any] = []
+    names = ("target_for", "schedule", "build", "link")
+    before = {name: getattr(compiler, name) for name in names}
+
+    def target_for(devices: Any, config: Any) -> Any:
+        scheduled.clear()
+        return TARGET
+
+    def keep(kernel: Any, *args: Any) -> Any:
+        scheduled.append(before["schedule"](kernel, *args))
+        return scheduled[-1]
+
+    def build(source: Any, target: Any, config: Any, trace: Any) -> None:
+        """The interpreter reads the source itself."""
+
+    def link(plan: Any, source: Any, _: Any, constants: Any, config: Any, *more: Any) -> Any:
+        made.append(_Compiled(*link_interpreted(plan, source, list(scheduled), constants, config)))
+        return made[-1]
+
+    for name, function in zip(names, (target_for, keep, build, link), strict=True):
+        setattr(compiler, name, function)
+    try:
+        yield made
+    finally:
+        for name, function in before.items():
+            setattr(compiler, name, function)
