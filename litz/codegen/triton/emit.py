@@ -24,6 +24,7 @@ from litz.codegen.triton.sharing import Sharing
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values
 from litz.ir.expr import Expr
+from litz.ir.expr import axis as new_axis
 from litz.ir.program import Phase, Store, reductions_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 
@@ -138,15 +139,27 @@ class KernelEmitter:
 
     def _whole(self, phase: Phase, row: Expr) -> None:
         if self.row is not row:  # the phase before it had another
-            self.values.before += self._row_lines(row, "")
+            self.tile.starts.pop(row, None)
+            self.tile.lanes.pop(row, None)
+            self.values.before += self._row_lines(row)
+            self.tile.starts[row] = "0"
             self.row = row
         for node in reductions_of(phase):
             self.folding.whole(node)
         self._stores(phase.inside)
 
-    def _row_lines(self, row: Expr, start: str) -> list[str]:
-        self.tile.starts[row] = start.removesuffix(" + ") or "0"
-        lines = [f"{row.attr} = {start}{self.tile.numbers(row, self.tiling.block(row))}"]
+    def _row_lines(self, row: Expr) -> list[str]:
+        """The numbers of a row's points, and which of them there are."""
+        start, lane = self.tile.starts.get(row, ""), self.tile.lanes.get(row)
+        numbers = self.tile.numbers(row, self.tiling.block(row))
+        if lane is not None:
+            numbers = str(lane.attr)
+        if start and self.tiling.block(row) == 1:
+            numbers, start = (
+                f"tl.cast({start}, {'tl.int64' if self.tiling.wide else 'tl.int32'})",
+                "",
+            )
+        lines = [f"{row.attr} = {start} + {numbers}" if start else f"{row.attr} = {numbers}"]
         if self.tile.is_masked(row):
             lines.append(f"{row.attr}_in = {row.attr} < {row.extent.number}")
         return lines
@@ -156,8 +169,11 @@ class KernelEmitter:
         nodes = reductions_of(phase)
         started = [self.folding.begin(node) for node in nodes]
         beside = [self.folding.accompany(follower) for follower in self.followers]
-        start = "start + " if self.sharing is None else f"{self.sharing.start}start + "
-        values.loop, values.lines, values.in_loop = row, self._row_lines(row, start), {}
+        self.tile.starts[row] = "start" if self.sharing is None else f"{self.sharing.start}start"
+        if block > 1:
+            lane = self.tile.lanes[row] = new_axis(f"{row.attr}_lane", row.extent)
+            values.before.append(f"{lane.attr} = {self.tile.numbers(row, block)}")
+        values.loop, values.lines, values.in_loop = row, self._row_lines(row), {}
         for update in beside:  # before the maximum moves
             update()
         for node, names in zip(nodes, started, strict=True):

@@ -26,6 +26,7 @@ class Tile:
         self.has_rows = not tiling.depth and any(p.inner for p in kernel.phases)
         self.row: Expr | None = None
         self.starts: dict[Expr, str] = {}  # where a program's block of each side begins
+        self.lanes: dict[Expr, Expr] = {}  # the numbers inside a block of a row in a loop
 
     @property
     def ordered(self) -> list[Expr]:
@@ -54,6 +55,11 @@ class Tile:
     def sides(self) -> Sides:
         """All sides of the phase at hand."""
         return self.outer if self.row is None else self.outer | {self.row}
+
+    @property
+    def varying(self) -> Sides:
+        """The sides of more than one point: along the others all points of the tile are alike."""
+        return frozenset(a for a in self.sides if self.length(a) > 1)
 
     def shape(self, sides: Sides) -> str:
         """The shape of a value that differs along some sides."""

@@ -256,6 +256,10 @@ LOOSE = {
     "batches_of_rows": 2e-2,
 }
 
+# Sizes that cut the rows of the cases in pieces.
+SMALL = {"REDUCED_TILE": 4, "COLUMNS": 16, "STORED_COLUMNS": 16, "COLUMN_ROWS": 2}
+USUAL = {size: getattr(tile, size) for size in SMALL}
+
 
 def check_table(name: str) -> None:
     """All ops over all pairs of the numbers on which definitions differ, and all casts."""
@@ -283,7 +287,8 @@ def check(name: str) -> list[dict[str, Any]]:
     plain, _, how = name.partition(" in ")
     function, inputs = WHOLE[plain]
     small, shares = how in ("blocks", "shares"), how == "shares"
-    tile.REDUCED_TILE, tile.ACROSS_TILE = (4, 4) if small else (4096, 2048)
+    for size, few in SMALL.items():
+        setattr(tile, size, few if small else USUAL[size])
     tile.SHARED_POINTS = 8 if shares else 8192
     options = {"triton.atomics": False} if how == "order" else {}
     options |= {"triton.use_block_ptr": True} if how == "pointers" else {}

@@ -145,15 +145,18 @@ def test_places_beyond_32_bits_are_counted_in_64() -> None:
 @pytest.mark.parametrize(
     ("function", "shape", "blocks", "row"),
     [
-        (lambda x: x + 1, (1 << 24,), (2048,), 1),
+        (lambda x: x + 1, (1 << 24,), (1024,), 1),
+        (lambda x: torch.nn.functional.gelu(x), (1 << 24,), (2048,), 1),
         (lambda x: x + 1, (5, 7), (64,), 1),
-        (lambda x: x.t().contiguous(), (4096, 4096), (32, 32), 1),
-        (lambda x: x.view(-1, 2, 3).mT.contiguous(), (4096, 3072), (2048,), 1),
+        (lambda x: x.t().contiguous(), (4096, 4096), (64, 64), 1),
+        (lambda x: x.t().contiguous(), (512, 512), (32, 32), 1),
+        (lambda x: x.view(-1, 2, 3).mT.contiguous(), (4096, 3072), (1024,), 1),
         (lambda x: x.softmax(1), (65536, 768), (1,), 1024),
         (lambda x: x.softmax(1), (65536, 64), (16,), 64),
         (lambda x: x.softmax(1), (4096, 16000), (1,), 16384),
         (lambda x: x.amax(1), (4096, 30000), (1,), 4096),
-        (lambda x: x.sum(0), (3000, 1 << 16), (128,), 16),
+        (lambda x: x.sum(0), (3000, 1 << 16), (64,), 16),
+        (lambda x: x.softmax(0), (3000, 1 << 16), (128,), 16),
     ],
 )
 def test_tiles_follow_sizes_and_strides(
