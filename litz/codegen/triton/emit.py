@@ -15,6 +15,7 @@ blocks of it if not.
 
 from __future__ import annotations
 
+from litz.codegen.triton.aligned import Aligned
 from litz.codegen.triton.block_pointers import access_of, stored
 from litz.codegen.triton.online import Follower, followers
 from litz.codegen.triton.ops import TYPES, converted, spelled
@@ -26,6 +27,7 @@ from litz.codegen.triton.values import Text, Values
 from litz.ir.expr import Expr
 from litz.ir.expr import axis as new_axis
 from litz.ir.program import Phase, Store, reductions_of
+from litz.ir.rows import odd_row
 from litz.ir.scheduled import ScheduledKernel, Tiling
 
 INDENT = "    "
@@ -160,8 +162,11 @@ class KernelEmitter:
                 "",
             )
         lines = [f"{row.attr} = {start} + {numbers}" if start else f"{row.attr} = {numbers}"]
+        inside = f"{row.attr} < {row.extent.number}"
+        if self.tile.aligned is not None:
+            inside = self.tile.aligned.inside
         if self.tile.is_masked(row):
-            lines.append(f"{row.attr}_in = {row.attr} < {row.extent.number}")
+            lines.append(f"{row.attr}_in = {inside}")
         return lines
 
     def _in_blocks(self, phase: Phase, row: Expr) -> None:
@@ -173,6 +178,11 @@ class KernelEmitter:
         if block > 1:
             lane = self.tile.lanes[row] = new_axis(f"{row.attr}_lane", row.extent)
             values.before.append(f"{lane.attr} = {self.tile.numbers(row, block)}")
+        length = self.tiling.piece or row.extent.number
+        aligned = self.tile.aligned = self._aligned(row, block)
+        if aligned is not None:
+            self.tile.starts[row], length = aligned.start, aligned.length
+            values.before += aligned.before()
         values.loop, values.lines, values.in_loop = row, self._row_lines(row), {}
         for update in beside:  # before the maximum moves
             update()
@@ -180,13 +190,22 @@ class KernelEmitter:
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
-        length = self.tiling.piece or row.extent.number
         values.before.append(f"for start in {self._steps(length, block)}:")
         values.before += [INDENT + line for line in body]
+        self.tile.aligned = None
         if self.sharing is not None:
             started = self.sharing.joined(nodes, started)
         for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
+
+    def _aligned(self, row: Expr, block: int) -> Aligned | None:
+        """How the blocks of an odd row lie, if it is alone in its program."""
+        if self.tile.rank > 1 or self.sharing is not None or not self.tiling.aligned:
+            return None
+        odd = None if self.tiling.block_pointers else odd_row(self.kernel)
+        if odd is None or block % odd.step or not self.values.is_pure(odd.at):
+            return None
+        return Aligned(odd, self.values.place(odd.at), str(self.tile.lanes[row].attr), block)
 
     def _steps(self, extent: int, block: int) -> str:
         """Single points are written out; blocks are loaded ahead if the tiling says so."""
@@ -240,6 +259,10 @@ class KernelEmitter:
             whole = self.values.spread(store.value, text, sides)
             base = self.values.base(store.buffer.name, access.rest)
             self.values.lines.append(stored(self.tile, access, base, whole))
+            return
+        aligned = self.tile.aligned
+        if aligned is not None and aligned.takes(store.index[0]):
+            self.values.lines += aligned.stored(store.buffer.name, text)
             return
         pointer = self.values.pointer(store.buffer.name, store.index[0], sides)
         mask = self.tile.mask(sides)

@@ -303,6 +303,9 @@ class Values:
         if access is not None and guard is None:
             base = self.base(node.buffer.name, access.rest)
             return self.line(loaded(self.tile, access, base), sides, inside)
+        aligned = self.tile.aligned if inside and guard is None else None
+        if aligned is not None and aligned.takes(node.index[0]):
+            return self.line(aligned.loaded(node.buffer.name), sides, inside)
         pointer = self.pointer(node.buffer.name, node.index[0], sides)
         guarded = () if node.guard is None else (self.wrapped(node.guard),)
         mask = self.tile.mask(sides, *guarded)

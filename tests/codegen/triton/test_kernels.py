@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -119,17 +120,53 @@ def test_a_half_that_is_computed_with_is_rounded_first(dtype: torch.dtype) -> No
         return found
 
     def joins(kernel: DeviceKernel) -> bool:
-        job = _job(kernel, 90)
-        function = triton_worker.function_of(kernel.text, kernel.name)
-        pointers = dict(zip(function.arg_names, kernel.pointers, strict=True))
-        made = triton.compile(
-            ASTSource(function, signature=pointers, attrs={}),
-            target=GPUTarget("cuda", 90, 32), options=triton_worker.options(job),
-        )  # fmt: skip
-        return "fma.rn." in made.asm["ptx"]
+        return "fma.rn." in ptx_of(kernel)
 
     assert joins(kernel(emulate=False)) and not joins(kernel(emulate=True))
     assert joins(replace(kernel(emulate=True), rounds=False))  # what the flag is for
+
+
+def ptx_of(kernel: DeviceKernel) -> str:
+    """What a GPU of capability 9.0 would run, all pointers aligned as ours are."""
+    function = triton_worker.function_of(kernel.text, kernel.name)
+    pointers = dict(zip(function.arg_names, kernel.pointers, strict=True))
+    attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(pointers))}
+    source = ASTSource(function, signature=pointers, attrs=attributes)
+    job = _job(kernel, 90)
+    made = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options=triton_worker.options(job)
+    )
+    return str(made.asm["ptx"])
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "dtype", "wide", "narrow"),
+    [
+        (lambda x: x + 1, (1 << 20,), torch.float32, "v4.b32", ""),
+        (lambda x: x.exp(), (1 << 20,), torch.bfloat16, "v4.b32", ""),
+        (lambda x: x.softmax(1), (4096, 4096), torch.bfloat16, "v4.b32", ""),
+        (lambda x: x.softmax(1), (4096, 50304), torch.bfloat16, "v4.b32", ""),
+        (lambda x: x.softmax(1), (4096, 50257), torch.bfloat16, "v4.b32", "st.global.b16"),
+        (lambda x: x.sum(0), (3000, 1 << 16), torch.float32, "v4.b32", "st.global.b32"),
+    ],
+)
+def test_accesses_are_as_wide_as_a_thread_can_have_them(
+    function: Any, shape: tuple[int, ...], dtype: torch.dtype, wide: str, narrow: str
+) -> None:
+    """Only the ends of an odd row, and sums, are stored by single elements."""
+    with FakeTensorMode():
+        kernel = kernels_of(function, torch.empty(shape, dtype=dtype))[0]
+    found = set(re.findall(r"(?:ld|st)\.global[.\w]*", ptx_of(kernel)))
+    assert f"ld.global.{wide}" in found
+    assert {f for f in found if wide not in f} == ({narrow} if narrow else set())
+
+
+def test_a_row_has_one_pointer() -> None:
+    """Steps between the points of a thread are numbers in the instructions, not sums before them:
+    a softmax of rows of 1013 took 91 us for 80 with a 32-bit sum for each element."""
+    with FakeTensorMode():
+        (kernel,) = kernels_of(lambda x: x.softmax(1), torch.empty(65536, 1013).bfloat16())
+    assert ptx_of(kernel).count("mul.wide") <= 4
 
 
 def test_places_beyond_32_bits_are_counted_in_64() -> None:
