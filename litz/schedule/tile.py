@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 
 from litz.config import Config
+from litz.errors import UnsupportedOp
 from litz.ir.dtypes import BF16, F16, F32, F64, I32, I64, DType
 from litz.ir.expr import Expr, axis, extent_of, integer, walk
 from litz.ir.index import ONE, floordiv, modulo
@@ -118,10 +119,15 @@ def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, T
     tiling = _reduction(whole, target) if rows else _pointwise(whole, target)
     ordered = any(s.scatters for s in kernel.stores) and _ordered(kernel, config)
     tiling = _shared(whole, tiling, target)
+    far = is_far(whole)
+    if far and config.assume_32bit_indexing:
+        origin = whole.origins[-1] if whole.origins else None
+        why = "its places do not fit 32 bits, which assume_32bit_indexing promises"
+        raise UnsupportedOp(whole.name, origin, why)
     return whole, replace(
         tiling,
         ordered=ordered,
-        wide=is_far(whole),
+        wide=far,
         online=config.online_softmax,
         block_pointers=config.triton.use_block_ptr,
     )

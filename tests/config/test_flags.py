@@ -96,6 +96,7 @@ def _changed(name: str) -> Config:
         "cpp.simdlen": 256,
         "max_autotune_gemm_backends": "ATEN",
         "max_autotune_gemm_search_space": "EXHAUSTIVE",
+        "triton.descriptive_names": "inductor_node",
         "cache_dir": "here",
         "max_fusion_unique_io_buffers": 4,
         "joint_custom_pre_pass": print,

@@ -9,7 +9,7 @@ blocks of it if not.
         x = tl.program_id(0)
         r = tl.arange(0, 128)
         r_in = r < 100
-        v0 = tl.load(b1 + (x * 100 + r), r_in, other=0)
+        v0 = tl.load(b1 + (x * 100) + r, r_in, other=0)
         ...
 """
 

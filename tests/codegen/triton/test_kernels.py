@@ -22,9 +22,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from litz.build import triton_worker
 from litz.build.triton import _job, compile_kernels
+from litz.codegen import emit
 from litz.codegen.triton.module import emit_kernels
 from litz.config import snapshot
-from litz.errors import InternalError
+from litz.errors import InternalError, UnsupportedOp
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
 from litz.runtime.counters import Counters
@@ -124,6 +125,31 @@ def test_a_half_that_is_computed_with_is_rounded_first(dtype: torch.dtype) -> No
 
     assert joins(kernel(emulate=False)) and not joins(kernel(emulate=True))
     assert joins(replace(kernel(emulate=True), rounds=False))  # what the flag is for
+
+
+def test_places_that_were_promised_to_fit_32_bits_do() -> None:
+    with FakeTensorMode():
+        x = torch.empty(1 << 16, 1 << 16, dtype=torch.int8)
+        with pytest.raises(UnsupportedOp, match="assume_32bit_indexing promises"):
+            kernels_of(lambda x: x + 1, x, assume_32bit_indexing=True)
+        assert kernels_of(lambda x: x + 1, x[:4].clone(), assume_32bit_indexing=True)
+
+
+def test_kernels_are_named_as_asked_for() -> None:
+    def sources(f: Any, **options: Any) -> list[DeviceKernel]:
+        config = snapshot({f"triton.{name}": value for name, value in options.items()})
+        target = configured(replace(cuda((9, 0), 132), device="cpu"), config)
+        made = scheduled(f, torch.ones(6, 20))
+        return list(emit(made.plan, made.scheduled, target).kernels)
+
+    two = lambda x: (x.sum(1), x.t().contiguous().exp())  # noqa: E731
+    assert [k.name for k in sources(lambda x: x.exp())] == ["litz_0_exp"]
+    (node,) = sources(lambda x: x.exp().exp(), descriptive_names="inductor_node")
+    assert node.name == "litz_0_exp_exp_1" and f"def {node.name}(" in node.text
+    first, second = (sources(f, unique_kernel_names=False) for f in (two, lambda x: x.sum(1)))
+    names = {k.name for k in first}
+    assert len(names) == 2 and second[0] in first  # another graph, the same text
+    assert all(f"def {k.name}(" in k.text for k in first)
 
 
 def ptx_of(kernel: DeviceKernel) -> str:
