@@ -55,6 +55,9 @@ class Target:
     copies_tiles: bool = False  # whether an engine of its own copies tiles of matrices
     # Whether the programs of one launch may share a few long rows, instead of a second launch.
     shares_rows: bool = False
+    # How kernels are named: by number and ops, or nodes, of the graph; or by their text.
+    unique_names: bool = True
+    names_nodes: bool = False
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -224,4 +227,6 @@ def configured(gpu: Target, config: Config) -> Target:
         gpu,
         product_rows=config.triton.product_rows,
         shares_rows=config.triton.cooperative_reductions,
+        unique_names=config.triton.unique_kernel_names,
+        names_nodes=config.triton.descriptive_names == "inductor_node",
     )

@@ -21,5 +21,5 @@ from litz.trace import stage
 def emit(plan: Plan, kernels: list[ScheduledKernel[Any]], target: Target) -> Source | DeviceSource:
     """All kernels of a graph, with the driver that launches them."""
     if target.kind == "cuda":
-        return emit_kernels(plan, kernels)
+        return emit_kernels(plan, kernels, target.unique_names, target.names_nodes)
     return emit_module(plan, kernels, target)

@@ -112,6 +112,16 @@ class Triton:
         "schedule",
         "Programs of one launch share a few long rows; the last of them to end adds up.",
     )
+    unique_kernel_names: bool = flag(
+        True,
+        "codegen",
+        "Name a kernel by its place in the graph and its ops; False: by what its text says.",
+    )
+    descriptive_names: Literal["original_aten", "inductor_node"] = flag(
+        "original_aten",
+        "codegen",
+        "The words of a kernel's name: ops of ATen, or nodes of the FX graph.",
+    )
     use_block_ptr: bool = flag(
         False,
         "schedule",
@@ -170,6 +180,9 @@ class Config:
         None, "passes", "Your function, called with the FX graph after our passes."
     )
 
+    assume_32bit_indexing: bool = flag(
+        False, "schedule", "A GPU kernel whose places do not fit 32 bits is an error."
+    )
     implicit_fallbacks: bool = flag(
         True, "lower", "An op without a lowering runs through ATen; False makes it an error."
     )

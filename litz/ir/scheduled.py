@@ -157,7 +157,8 @@ class Tiling:
     tile by tile; `precision` is how tensor cores multiply f32. `online` says that one loop finds
     the maximum of a long row and the sum of exponentials below it. The points of a row are shared
     by `share` programs, `piece` points each; the last of them to end joins what they have.
-    `block_pointers` says that accesses at even steps are written as such."""
+    `block_pointers` says that accesses at even steps are written as such; `aligned`, that blocks
+    of a row that begins at an odd place are counted from an even one."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -174,6 +175,7 @@ class Tiling:
     share: int = 1
     piece: int = 0
     block_pointers: bool = False
+    aligned: bool = True
 
     def block(self, inner: Expr) -> int:
         """Points of a row axis taken at a time."""

@@ -15,10 +15,11 @@ from dataclasses import replace
 import torch
 
 from litz.config import Config
+from litz.errors import UnsupportedOp
 from litz.ir.dtypes import BF16, F16, F32, F64, I32, I64, DType
 from litz.ir.expr import Expr, axis, extent_of, integer, walk
 from litz.ir.index import ONE, floordiv, modulo, to_poly
-from litz.ir.ops import REDUCTIONS
+from litz.ir.ops import OPS, REDUCTIONS
 from litz.ir.program import (
     Buffer,
     Kernel,
@@ -33,29 +34,44 @@ from litz.ir.sizes import count_of, greatest, is_known
 from litz.schedule.axes import Axes, replace_axes, stride_along
 from litz.target import Target
 
-# Points of a tile: enough to hide latency, few enough to stay in registers.
-TILE = 1024
-POINTWISE_TILE = 2048
+# Points of a tile: enough to hide latency, few enough to stay in registers. What stands behind a
+# number is microseconds on an H200 (`tests_gpu.singles`), with the tile before it first.
+TILE = 1024  # x + 1 of 2^26 points: 2048 points 134, 1024 128
+HEAVY_TILE = 2048  # gelu of 4096 x 12288: with 512 points a warp 72, with 1024 68
 REDUCED_TILE = 4096
-ACROSS_TILE = 2048
-# Sides of a tile that is read along one axis and written along another.
+# Sides of a tile that is read along one axis and written along another, if there are many tiles:
+# a transpose of 8192 x 8192 in 32 x 32 138, in 64 x 64 131.
 CROSSING_SIDE = 32
+LONG_CROSSING_SIDE = 64
 # Sides of fewer points together make no tile: their axes stay with the others.
 SMALLEST_TILE = 128
-# Columns that neighbouring threads take of a reduction across rows.
-COLUMNS = 128
+# Columns that neighbouring threads take of a sum across rows, and of what is stored at each of its
+# points; rows of such a tile; its warps. A bias gradient: 128 columns 20, 64 columns 16.
+COLUMNS, STORED_COLUMNS = 64, 128
+COLUMN_ROWS = 16
+POINTS_A_COLUMN_WARP = 512
 # The longest row that each thread walks for itself, if its points do not lie together.
 WALKED_ROW = 32
 # Programs that keep a multiprocessor busy.
 PROGRAMS = 4
 POINTS_A_WARP = 256
-POINTS_A_POINTWISE_WARP = 512
+POINTS_A_HEAVY_WARP = 1024
+# Windows that each thread walks: more would lie too far apart. A 3 x 3 pool: 512 71, 128 41.
+POINTS_A_WINDOW_WARP = 128
+# What a point costs, in additions, for each element that is read, if its steps are to overlap.
+HEAVY = 20
 # A row's warps, if there are rows enough: each thread then has several loads under way.
 ROW_WARPS = 4
 POINTS_A_SHORT_ROW_WARP = 512
 POINTS_A_ROW_WARP = 1024
-# Points of a tile that are worth a program, where programs share rows.
+# Points of a tile that are worth a program, where programs share rows, and of its steps: argmax of
+# 2^26 points by 4096 78, by 2048 70.
 SHARED_POINTS = 1 << 13
+SHARED_ROW = 2048
+# Blocks of a row that are under way if each point is stored in four bytes or more: log_softmax of
+# 50304 467 to 430, softmax along columns 134 to 106, a long cumsum 129 to 97; of two bytes it
+# costs more than it brings (softmax of 50304 401 to 427).
+STORED_STAGES = 3
 # Candidates: the most points a program takes, and a thread; loads that are under way ahead of use.
 MOST_POINTS = 1 << 15
 MOST_POINTS_A_THREAD = 64
@@ -104,10 +120,15 @@ def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, T
     tiling = _reduction(whole, target) if rows else _pointwise(whole, target)
     ordered = any(s.scatters for s in kernel.stores) and _ordered(kernel, config)
     tiling = _shared(whole, tiling, target)
+    far = is_far(whole)
+    if far and config.assume_32bit_indexing:
+        origin = whole.origins[-1] if whole.origins else None
+        why = "its places do not fit 32 bits, which assume_32bit_indexing promises"
+        raise UnsupportedOp(whole.name, origin, why)
     return whole, replace(
         tiling,
         ordered=ordered,
-        wide=is_far(whole),
+        wide=far,
         online=config.online_softmax,
         block_pointers=config.triton.use_block_ptr,
     )
@@ -190,18 +211,26 @@ def _pointwise(kernel: Kernel, target: Target) -> Tiling:
     extents = [_about(a) for a in kernel.outer]
     if len(extents) < 2:
         count = extents[0] if extents else 1
-        block = min(power_of_two(count), POINTWISE_TILE)
+        heavy = _is_heavy(kernel)
+        block = min(power_of_two(count), HEAVY_TILE if heavy else TILE)
         while block > 128 and count < block * target.threads:
             block //= 2
-        return Tiling((block,) * len(extents), warps=_warps(block, POINTS_A_POINTWISE_WARP))
-    sides = [min(power_of_two(n), CROSSING_SIDE) for n in extents[-2:]]
-    points_a_warp = POINTS_A_WARP
+        warps = _warps(block, POINTS_A_HEAVY_WARP if heavy else POINTS_A_WARP)
+        return Tiling((block,) * len(extents), warps=warps)
+    many = math.prod(extents) >= LONG_CROSSING_SIDE**2 * PROGRAMS * target.threads
+    side = LONG_CROSSING_SIDE if many else CROSSING_SIDE
+    sides = [min(power_of_two(n), side) for n in extents[-2:]]
     if sides[0] * sides[1] < TILE:  # one side is short: the other may be longer
-        longest = TILE // min(sides)
-        sides = [min(power_of_two(n), longest) for n in extents[-2:]]
-        points_a_warp = POINTS_A_POINTWISE_WARP
+        sides = [min(power_of_two(n), TILE // min(sides)) for n in extents[-2:]]
     first = [1] * (len(extents) - 2)
-    return Tiling((*first, *sides), warps=_warps(sides[0] * sides[1], points_a_warp))
+    return Tiling((*first, *sides), warps=_warps(sides[0] * sides[1]))
+
+
+def _is_heavy(kernel: Kernel) -> bool:
+    """Whether a point is mostly computing."""
+    nodes = list(walk(*(s.value for s in kernel.stores)))
+    cost = sum(OPS[n.op].cost for n in nodes if n.op in OPS and n.dtype.is_float)
+    return cost >= HEAVY * max(sum(n.op == "load" for n in nodes), 1)
 
 
 def _about(axis: Expr) -> int:
@@ -220,13 +249,10 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
     if not _has_known_rows(kernel):  # there may be more of it at another call
         longest = max(longest, TILE)
     if _is_walked(kernel, longest):
-        return replace(_pointwise(kernel, target), row=1)
+        tiling = _pointwise(kernel, target)
+        return replace(tiling, warps=_warps(math.prod(tiling.blocks), POINTS_A_WINDOW_WARP))
     if rows > 1 and _across(kernel):
-        block = min(power_of_two(rows), COLUMNS)
-        while block > 16 and rows < block * target.threads and not _may_share(kernel, target):
-            block //= 2
-        row = min(power_of_two(longest), max(ACROSS_TILE // block, 1))
-        return Tiling((block,) * len(kernel.outer), row, warps=min(_warps(block * row), ROW_WARPS))
+        return _columns(kernel, target, rows, longest)
     row = power_of_two(longest)
     if longest > target.longest_row:
         row = REDUCED_TILE
@@ -239,7 +265,27 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
     if rows >= PROGRAMS * target.threads and longest <= target.longest_row:
         short = min(ROW_WARPS, _warps(block * row, POINTS_A_SHORT_ROW_WARP))
         warps = min(warps, max(short, _warps(block * row, POINTS_A_ROW_WARP)))
-    return Tiling((block,) * len(kernel.outer), row, warps=warps)
+    stages = _stages(kernel) if longest > row else 1
+    return Tiling((block,) * len(kernel.outer), row, warps=warps, stages=stages)
+
+
+def _columns(kernel: Kernel, target: Target, rows: int, longest: int) -> Tiling:
+    """Neighbouring threads take neighbouring columns, a few of their points at a time."""
+    stores = any(p.inside for p in kernel.phases)
+    most = STORED_COLUMNS if stores else COLUMNS
+    block = min(power_of_two(rows), most)
+    while block > 16 and rows < block * target.threads and not _may_share(kernel, target):
+        block //= 2
+    row = min(power_of_two(longest), COLUMN_ROWS * most // block)
+    warps = _warps(block * row, POINTS_A_COLUMN_WARP)
+    stages = _stages(kernel) if longest > row else 1
+    return Tiling((block,) * len(kernel.outer), row, warps=warps, stages=stages)
+
+
+def _stages(kernel: Kernel) -> int:
+    """Blocks of a row that are under way in a loop."""
+    stored = [s.buffer.dtype.bytes for p in kernel.phases if p.inner for s in p.inside]
+    return STORED_STAGES if stored and min(stored) >= 4 else 1
 
 
 def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
@@ -256,7 +302,7 @@ def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
     pieces = min(target.most_pieces, math.prod(tiling.blocks) * points // SHARED_POINTS)
     if tiles >= target.few_rows or pieces < 2:
         return tiling
-    row = min(tiling.row, REDUCED_TILE)
+    row = min(tiling.row, SHARED_ROW)
     piece = -(-points // (pieces * row)) * row
     return replace(tiling, row=row, piece=piece, share=-(-points // piece))
 

@@ -97,6 +97,7 @@ def _changed(name: str) -> Config:
         "max_autotune_gemm_backends": "ATEN",
         "max_autotune_conv_backends": "ATEN",
         "max_autotune_gemm_search_space": "EXHAUSTIVE",
+        "triton.descriptive_names": "inductor_node",
         "cache_dir": "here",
         "multi_kernel_hints": (8, 512),
         "max_fusion_unique_io_buffers": 4,

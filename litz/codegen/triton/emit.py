@@ -9,12 +9,13 @@ blocks of it if not.
         x = tl.program_id(0)
         r = tl.arange(0, 128)
         r_in = r < 100
-        v0 = tl.load(b1 + (x * 100 + r), r_in, other=0)
+        v0 = tl.load(b1 + (x * 100) + r, r_in, other=0)
         ...
 """
 
 from __future__ import annotations
 
+from litz.codegen.triton.aligned import Aligned
 from litz.codegen.triton.block_pointers import access_of, stored
 from litz.codegen.triton.online import Follower, followers
 from litz.codegen.triton.ops import TYPES, converted, spelled
@@ -24,7 +25,9 @@ from litz.codegen.triton.sharing import Sharing
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values, size_name
 from litz.ir.expr import Expr
+from litz.ir.expr import axis as new_axis
 from litz.ir.program import Phase, Store, reductions_of
+from litz.ir.rows import odd_row
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.sizes import rounded_up
 
@@ -140,17 +143,32 @@ class KernelEmitter:
 
     def _whole(self, phase: Phase, row: Expr) -> None:
         if self.row is not row:  # the phase before it had another
-            self.values.before += self._row_lines(row, "")
+            self.tile.starts.pop(row, None)
+            self.tile.lanes.pop(row, None)
+            self.values.before += self._row_lines(row)
+            self.tile.starts[row] = "0"
             self.row = row
         for node in reductions_of(phase):
             self.folding.whole(node)
         self._stores(phase.inside)
 
-    def _row_lines(self, row: Expr, start: str) -> list[str]:
-        self.tile.starts[row] = start.removesuffix(" + ") or "0"
-        lines = [f"{row.attr} = {start}{self.tile.numbers(row, self.tiling.block(row))}"]
+    def _row_lines(self, row: Expr) -> list[str]:
+        """The numbers of a row's points, and which of them there are."""
+        start, lane = self.tile.starts.get(row, ""), self.tile.lanes.get(row)
+        numbers = self.tile.numbers(row, self.tiling.block(row))
+        if lane is not None:
+            numbers = str(lane.attr)
+        if start and self.tiling.block(row) == 1:
+            numbers, start = (
+                f"tl.cast({start}, {'tl.int64' if self.tiling.wide else 'tl.int32'})",
+                "",
+            )
+        lines = [f"{row.attr} = {start} + {numbers}" if start else f"{row.attr} = {numbers}"]
+        inside = f"{row.attr} < {self.values.count(row.extent)}"
+        if self.tile.aligned is not None:
+            inside = self.tile.aligned.inside
         if self.tile.is_masked(row):
-            lines.append(f"{row.attr}_in = {row.attr} < {self.values.count(row.extent)}")
+            lines.append(f"{row.attr}_in = {inside}")
         return lines
 
     def _in_blocks(self, phase: Phase, row: Expr) -> None:
@@ -158,21 +176,38 @@ class KernelEmitter:
         nodes = reductions_of(phase)
         started = [self.folding.begin(node) for node in nodes]
         beside = [self.folding.accompany(follower) for follower in self.followers]
-        start = "start + " if self.sharing is None else f"{self.sharing.start}start + "
-        values.loop, values.lines, values.in_loop = row, self._row_lines(row, start), {}
+        self.tile.starts[row] = "start" if self.sharing is None else f"{self.sharing.start}start"
+        if block > 1:
+            lane = self.tile.lanes[row] = new_axis(f"{row.attr}_lane", row.extent)
+            values.before.append(f"{lane.attr} = {self.tile.numbers(row, block)}")
+        length = str(self.tiling.piece) if self.tiling.piece else values.count(row.extent)
+        aligned = self.tile.aligned = self._aligned(row, block)
+        if aligned is not None:
+            self.tile.starts[row], length = aligned.start, str(aligned.length)
+            values.before += aligned.before()
+        values.loop, values.lines, values.in_loop = row, self._row_lines(row), {}
         for update in beside:  # before the maximum moves
             update()
         for node, names in zip(nodes, started, strict=True):
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
-        length = str(self.tiling.piece) if self.tiling.piece else values.count(row.extent)
         values.before.append(f"for start in {self._steps(length, block)}:")
         values.before += [INDENT + line for line in body]
+        self.tile.aligned = None
         if self.sharing is not None:
             started = self.sharing.joined(nodes, started)
         for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
+
+    def _aligned(self, row: Expr, block: int) -> Aligned | None:
+        """How the blocks of an odd row lie, if it is alone in its program."""
+        if self.tile.rank > 1 or self.sharing is not None or not self.tiling.aligned:
+            return None
+        odd = None if self.tiling.block_pointers else odd_row(self.kernel)
+        if odd is None or block % odd.step or not self.values.is_pure(odd.at):
+            return None
+        return Aligned(odd, self.values.place(odd.at), str(self.tile.lanes[row].attr), block)
 
     def _steps(self, extent: str, block: int) -> str:
         """Single points are written out; blocks are loaded ahead if the tiling says so."""
@@ -226,6 +261,10 @@ class KernelEmitter:
             whole = self.values.spread(store.value, text, sides)
             base = self.values.base(store.buffer.name, access.rest)
             self.values.lines.append(stored(self.tile, access, base, whole))
+            return
+        aligned = self.tile.aligned
+        if aligned is not None and aligned.takes(store.index[0]):
+            self.values.lines += aligned.stored(store.buffer.name, text)
             return
         pointer = self.values.pointer(store.buffer.name, store.index[0], sides)
         mask = self.tile.mask(sides)

@@ -6,6 +6,9 @@ layers) are written once.
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
+
 from litz.codegen.triton.emit import KernelEmitter
 from litz.codegen.triton.launch import computed_numbers, launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
@@ -17,15 +20,23 @@ from litz.ir.program import Buffer, Kernel, Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.source import LAUNCH, SCRATCH, DeviceKernel, DeviceSource
 
+PLAIN = "litz_kernel"
+NODES = 4  # in a name
 
-def emit_kernels(plan: Plan, scheduled: list[ScheduledKernel[Tiling]]) -> DeviceSource:
-    """One function for each kernel that differs from all before it."""
+
+def emit_kernels(
+    plan: Plan, scheduled: list[ScheduledKernel[Tiling]], unique: bool = True, nodes: bool = False
+) -> DeviceSource:
+    """One function for each kernel that differs from all before it. Its name is unique in the
+    graph and says what it serves; or it follows from its text, so that graphs share cubins."""
     made: dict[object, DeviceKernel] = {}
     names: list[str] = []
     for kernel in scheduled:
         key = (kernel.kernel.outer, kernel.kernel.phases, kernel.kernel.scratch, kernel.choice)
         if key not in made:
-            made[key] = emit_kernel(kernel, f"litz_{len(made)}_{_identifier(kernel.kernel.name)}")
+            words = _nodes(kernel.kernel) if nodes else _identifier(kernel.kernel.name)
+            named = emit_kernel(kernel, f"litz_{len(made)}_{words}" if unique else PLAIN)
+            made[key] = named if unique else _by_content(named)
         names.append(made[key].name)
     kernels = {k.name: k for k in made.values()}
     placed = {b.name: b for k in scheduled for b in k.arguments if b.name not in plan.slots}
@@ -83,6 +94,20 @@ def _scratch(kernels: list[DeviceKernel], plan: Plan) -> tuple[Buffer, ...]:
         return ()
     device = next(b.device for k in plan.graph.kernels for b in k.writes)
     return (Buffer(SCRATCH, U8, (integer(most),), (ONE,), device),)
+
+
+def _by_content(kernel: DeviceKernel) -> DeviceKernel:
+    """A name that equal kernels have in common; comments say which graph one was written for."""
+    lines = [line for line in kernel.text.splitlines() if not line.startswith("#")]
+    said = repr(replace(kernel, text="\n".join(lines)))
+    name = f"litz_{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    return replace(kernel, name=name, text="\n".join([*lines, ""]).replace(PLAIN, name))
+
+
+def _nodes(kernel: Kernel) -> str:
+    """The last few nodes of the FX graph that a kernel serves."""
+    names = list(dict.fromkeys(o.node for o in kernel.origins if o.node))[-NODES:]
+    return "_".join(names) or "kernel"
 
 
 def _identifier(name: str) -> str:

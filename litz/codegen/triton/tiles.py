@@ -7,6 +7,7 @@ rows of 100 points, four at a time: `x` has shape [4, 1], `r` has [1, 128] and t
 
 from __future__ import annotations
 
+from litz.codegen.triton.aligned import Aligned
 from litz.ir.expr import Expr
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Tiling
@@ -27,6 +28,8 @@ class Tile:
         self.has_rows = not tiling.depth and any(p.inner for p in kernel.phases)
         self.row: Expr | None = None
         self.starts: dict[Expr, str] = {}  # where a program's block of each side begins
+        self.aligned: Aligned | None = None  # the loop at hand begins at an aligned place
+        self.lanes: dict[Expr, Expr] = {}  # the numbers inside a block of a row in a loop
 
     @property
     def ordered(self) -> list[Expr]:
@@ -56,6 +59,11 @@ class Tile:
         """All sides of the phase at hand."""
         return self.outer if self.row is None else self.outer | {self.row}
 
+    @property
+    def varying(self) -> Sides:
+        """The sides of more than one point: along the others all points of the tile are alike."""
+        return frozenset(a for a in self.sides if self.length(a) > 1)
+
     def shape(self, sides: Sides) -> str:
         """The shape of a value that differs along some sides."""
         lengths = [n if a in sides else 1 for a, n in self.blocks.items()]
@@ -75,6 +83,8 @@ class Tile:
 
     def is_masked(self, axis: Expr) -> bool:
         """Whether the last block of a side is not full."""
+        if self.aligned is not None and axis is self.row:
+            return True
         if axis not in self.blocks and self.tiling.piece:
             return axis.extent.number != self.tiling.share * self.tiling.piece
         return not is_multiple(axis.extent, self.length(axis))

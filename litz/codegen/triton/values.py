@@ -18,7 +18,7 @@ from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled
 from litz.codegen.triton.tiles import NONE, Sides, Tile
 from litz.ir.dtypes import BOOL, F32, I64, DType
 from litz.ir.expr import Expr, walk
-from litz.ir.index import ONE, bounds, is_nonnegative, to_poly
+from litz.ir.index import ONE, Poly, bounds, from_poly, is_nonnegative, to_poly
 from litz.ir.program import Kernel, exprs_of
 from litz.ir.sizes import at_least, greatest, is_polynomial
 
@@ -258,10 +258,34 @@ class Values:
     def pointer(self, name: str, index: Expr, sides: Sides) -> str:
         """Where an access goes; spread out along sides that the place itself does not know."""
         place = self.value(index)
-        text = name if index.is_const and not index.attr else f"{name} + {self._offset(index)}"
+        text = name if index.is_const and not index.attr else f"{name} + {self._steps_to(index)}"
         if sides <= place.sides:
             return text
         return f"tl.broadcast_to({text}, {self.tile.shape(sides)})"
+
+    def _steps_to(self, index: Expr) -> str:
+        """First what all points of the tile share, then the rest: the pointer moves by the first
+        once, and what is left is small steps between points, most of them known numbers."""
+        sides = self.tile.varying & index.axes
+        if not self.is_pure(index) or not sides:
+            return self._offset(index)
+        shared, rest = Poly(), Poly()
+        for monomial, number in to_poly(index).items():
+            varies = any(atom.axes & sides for atom in monomial)
+            (rest if varies else shared)[monomial] = number
+        texts = [f"({self.place(from_poly(shared))})"] if shared else []
+        row, left = self.loop, from_poly(rest)
+        if row in self.tile.lanes and row in sides:
+            # A row's points are its block's first one and a lane each.
+            steps = rest.pop((row,), 0)
+            if steps and not any(row in a.axes for monomial in rest for a in monomial):
+                times = f" * {steps}" if steps != 1 else ""
+                texts.append(f"({self.tile.starts[row]}){times}")
+                left = from_poly({**rest, (self.tile.lanes[row],): steps})
+        if not texts or not all(self.is_pure(e) or e.is_const for e in (from_poly(shared), left)):
+            return self._offset(index)
+        last = self.place(left)
+        return " + ".join([*texts, last if last.isidentifier() else f"({last})"])
 
     def base(self, name: str, index: Expr) -> str:
         """Where a block pointer begins."""
@@ -293,11 +317,16 @@ class Values:
         if access is not None and guard is None:
             base = self.base(node.buffer.name, access.rest)
             return self.line(loaded(self.tile, access, base), sides, inside)
+        aligned = self.tile.aligned if inside and guard is None else None
+        if aligned is not None and aligned.takes(node.index[0]):
+            return self.line(aligned.loaded(node.buffer.name), sides, inside)
         pointer = self.pointer(node.buffer.name, node.index[0], sides)
-        more = () if node.guard is None else (self.wrapped(node.guard),)
-        mask = self.tile.mask(sides, *more)
-        text = f"tl.load({pointer}, {mask}, other=0)" if mask else f"tl.load({pointer})"
-        return self.line(text, sides, inside)
+        guarded = () if node.guard is None else (self.wrapped(node.guard),)
+        mask = self.tile.mask(sides, *guarded)
+        more = [mask, "other=0"] if mask else []
+        if inside and self.loop not in self.tile.varying:  # windows overlap: it is read again
+            more.append('eviction_policy="evict_last"')
+        return self.line(f"tl.load({', '.join([pointer, *more])})", sides, inside)
 
     def _held(self, node: Expr) -> Text | None:
         """What a load would read, if it is in registers."""

@@ -58,7 +58,16 @@ def _random(x: torch.Tensor) -> torch.Tensor:
     return torch.rand_like(x) + torch.randint_like(x, 0, 9) + torch.randn_like(x) * 0
 
 
+LONG = torch.randn(17, 37, generator=torch.Generator().manual_seed(8)).bfloat16()
 OPS: dict[str, Case] = {
+    "odd_rows": (
+        lambda b: [b.softmax(1), b.float().log_softmax(1), b.float().sum(1), b.amax(1)], (LONG,)
+    ),
+    "odd_places": (lambda b, w: [b.argmax(1), F.layer_norm(b, (37,), w[0]), b.half()],
+                   (LONG, LONG)),
+    "odd_bytes": (lambda b: [(b > 0).any(1), ((b * 9).to(torch.int8)).sum(1), b[3:4].amax(1)],
+                  (LONG,)),
+    "odd_views": (lambda b: b[:, 3:].softmax(1) + b[1, 3:] + b[:, 3:].flip(1), (LONG,)),
     "unary": (
         lambda x: [
             f(x)
@@ -269,6 +278,8 @@ ROWS = [
     "logcumsumexp", "scan_then_flip", "scan_places", "nan", "bf16", "double", "constant_row",
     "where", "half", "kept_and_summed", "pad", "group_norm", "infinite_rows",
 ]  # fmt: skip
+# Rows at every distance from an aligned place: of one and two bytes, in a wider buffer, read twice.
+ODD = ["odd_rows", "odd_places", "odd_bytes", "odd_views"]
 MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
 TILED = ["softmax", "columns", "reduce", "transposes", "scans", "unary", "places"]
 SHARED = [
@@ -287,16 +298,21 @@ NAMES = [
     *WHOLE, *(f"{name} in blocks" for name in ROWS), *(f"{name} in order" for name in MEETING),
     *(f"{name} in pointers" for name in POINTED),
     *(f"{name} in shares" for name in SHARED),
-    *(f"{name} in other tiles" for name in TILED),
+    *(f"{name} in other tiles" for name in TILED), *(f"{name} in steps" for name in ODD),
 ]  # fmt: skip
 # A half that stays inside a kernel is not rounded; where it is differs from stage to stage.
 LOOSE = {
     "bf16": 2e-2,
+    **dict.fromkeys(ODD, 2e-2),
     "half": 4e-3,
     "scatter_half": 4e-3,
     "few_rows": 2e-2,
     "batches_of_rows": 2e-2,
 }
+
+# Sizes that cut the rows of the cases in pieces.
+SMALL = {"REDUCED_TILE": 4, "COLUMNS": 16, "STORED_COLUMNS": 16, "COLUMN_ROWS": 2}
+USUAL = {size: getattr(tile, size) for size in SMALL}
 
 
 def check_table(name: str) -> None:
@@ -323,8 +339,10 @@ def check(name: str) -> list[dict[str, Any]]:
         return []
     plain, _, how = name.partition(" in ")
     function, inputs = WHOLE[plain]
-    small, shares = how in ("blocks", "shares"), how == "shares"
-    tile.REDUCED_TILE, tile.ACROSS_TILE = (4, 4) if small else (4096, 2048)
+    small, shares = how in ("blocks", "shares", "steps"), how == "shares"
+    for size, few in SMALL.items():
+        setattr(tile, size, few if small else USUAL[size])
+    tile.REDUCED_TILE = 16 if how == "steps" else tile.REDUCED_TILE
     tile.SHARED_POINTS = 8 if shares else 8192
     options = {"triton.atomics": False} if how == "order" else {}
     options |= {"triton.use_block_ptr": True} if how == "pointers" else {}
@@ -340,6 +358,8 @@ def check(name: str) -> list[dict[str, Any]]:
     kernels = [
         compared(each, plain) for each in (_retiled(made) if how == "other tiles" else [made])
     ]
+    if how == "steps":
+        assert any("r_shift" in kernel.text for kernel in kernels[0]), "no row was shifted"
     return [asdict(kernel) for some in kernels for kernel in some]
 
 
