@@ -283,7 +283,9 @@ class Config:
         False, "runtime", "Check that tensors lie at addresses that kernels were compiled for."
     )
     nan_asserts: bool = flag(
-        False, "runtime", "Look for NaN and infinities in every input and result; slow."
+        False,
+        "runtime",
+        "Look for NaN, and infinities not of a constant, in every input and result; slow.",
     )
 
     compile_threads: int = flag(

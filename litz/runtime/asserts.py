@@ -1,25 +1,43 @@
 """Checks that a call makes when it is asked to: numbers that are none, addresses that do not fit.
 
 In: a tensor, its name in the program, the ops and lines that made it. Out: nothing, or an error
-that names them. Example: with `nan_asserts`, `x.log()` of a negative number raises `NotFinite`.
+that names them. Example: with `nan_asserts`, `x.log()` of a negative number raises `NotFinite`. The
+infinities of a mask are meant: they come from constants of the program, and pass on to what is
+computed of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import torch
+import torch.utils._pytree as pytree
 
 from litz.errors import InputMismatch, NotFinite
-from litz.ir.program import Origin
+from litz.ir.expr import walk
+from litz.ir.program import Extern, Kernel, Origin, exprs_of
 
 
-def assert_finite(tensor: Any, name: str, where: str) -> None:
-    """Raise if a result, or an input, holds NaN or an infinity."""
+def assert_finite(tensor: Any, name: str, where: str, meant: bool) -> bool:
+    """Raise if a result, or an input, holds NaN, or an infinity that is not meant; whether it holds
+    one that is."""
     if not isinstance(tensor, torch.Tensor) or bool(tensor.isfinite().all()):
-        return
-    raise NotFinite(name, where, int(tensor.isnan().sum()), int(tensor.isinf().sum()))
+        return False
+    nans = int(tensor.isnan().sum())
+    if nans or not meant:
+        raise NotFinite(name, where, nans, int(tensor.isinf().sum()))
+    return True
+
+
+def has_infinity(step: Kernel | Extern) -> bool:
+    """Whether a step computes with a constant that is infinite."""
+    if isinstance(step, Kernel):
+        found = [node.attr for node in walk(*exprs_of(step)) if node.op == "const"]
+    else:
+        found = pytree.tree_leaves((step.args, step.kwargs))
+    return any(isinstance(value, float) and math.isinf(value) for value in found)
 
 
 def misaligned(name: str, address: int, size: int) -> NoReturn:

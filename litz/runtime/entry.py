@@ -41,7 +41,7 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.source import DeviceSource, Source
-from litz.runtime.asserts import assert_finite, misaligned, where
+from litz.runtime.asserts import assert_finite, has_infinity, misaligned, where
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, with_layout
@@ -55,6 +55,7 @@ from litz.runtime.steps import (
     torch_dtype,
 )
 
+TANGENT = "tangents_"  # what AOTAutograd calls the gradients that a backward graph is given
 Segments = Sequence[Callable[[int], Any]]
 
 
@@ -88,6 +89,9 @@ class Entry:
         computed = source.computed.values() if isinstance(source, Source) else ()
         self.symbols = symbols_of(plan, computed)
         self.lines: list[str] = []
+        self.infinite: dict[str, str] = {}  # whether a buffer holds infinities that are meant
+        for name in self._known_infinite(constants) if config.nan_asserts else ():
+            self.infinite[name] = "True"
 
     def text(self) -> str:
         """The function `call(args)`."""
@@ -155,8 +159,10 @@ class Entry:
     def _check(self, buffer: Buffer, name: str) -> str:
         """A line that sees another layout; `mismatch` then looks whether it matters."""
         sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
-        wrong = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
-        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides})"
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        layout = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
+        wrong = f"{layout} or {name}.dtype is not {dtype}"
+        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides}, {dtype})"
         # An effect token is nothing at run time.
         return f"if {name} is not None and ({wrong}): {told}"
 
@@ -213,19 +219,42 @@ class Entry:
         """What kernels take for granted of its address."""
         return next(b.dtype.bytes for b in self.plan.outside if b.name == buffer)
 
-    def _assert_finite(self, buffers: Iterable[Buffer], origins: Iterable[Origin] = ()) -> None:
-        if self.config.nan_asserts:
-            self.names["assert_finite"] = assert_finite
-            for buffer in (b for b in buffers if b.dtype.is_float):
-                given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}"
-                self.lines.append(f"assert_finite({given})")
+    def _assert_finite(
+        self, buffers: Iterable[Buffer | None], origins: Iterable[Origin] = (), meant: str = "False"
+    ) -> None:
+        """Look at inputs, or at what a step wrote; remember who has infinities that are meant."""
+        if not self.config.nan_asserts:
+            return
+        self.names["assert_finite"] = assert_finite
+        for buffer in (b for b in buffers if b is not None and b.dtype.is_float):
+            flag = f"infinite_{len(self.lines)}"
+            self.infinite |= {buffer.name: flag}
+            given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}, {meant}"
+            self.lines.append(f"{flag} = assert_finite({given})")
+
+    def _known_infinite(self, constants: dict[str, torch.Tensor]) -> Iterator[str]:
+        """Constants that hold infinities, and what is made of them before any call."""
+        floats = [(name, t) for name, t in constants.items() if t.is_floating_point()]
+        yield from (name for name, tensor in floats if bool(tensor.isinf().any()))
+        for step in self.graph.body[: self.graph.prepared]:
+            yield from (b.name for b in written(step) if self._meant(step) != "False")
+
+    def _meant(self, step: Kernel | Extern) -> str:
+        """Whether infinities of a step's results may be meant: by it, or by what it reads."""
+        flags = [self.infinite[b.name] for b in read(step) if b.name in self.infinite]
+        return "True" if has_infinity(step) else " or ".join(dict.fromkeys(flags)) or "False"
 
     # -- steps -------------------------------------------------------------------------------
 
     def _body(self) -> None:
         freed = freed_after(self.plan)
-        given = (b for b in self.graph.inputs if isinstance(b, Buffer))
-        self._assert_finite(b for b in given if b.name not in self._still)
+        given = [
+            b for b in self.graph.inputs if isinstance(b, Buffer) and b.name not in self._still
+        ]
+        tangents = [b for b in given if b.name.startswith(TANGENT)]
+        self._assert_finite(tangents or given)
+        # The forward graph looked at the rest, so infinities there are meant.
+        self._assert_finite([b for b in given if tangents and b not in tangents], meant="True")
         segments = iter(range(len(self.segments)))
         in_segment = False
         for position, step in enumerate(self.graph.body):
@@ -233,7 +262,7 @@ class Entry:
                 continue
             if isinstance(step, Extern):
                 self._extern(step)
-                self._assert_finite((b for b in step.outputs if b is not None), step.origins)
+                self._assert_finite(step.outputs, step.origins, self._meant(step))
                 in_segment = False
             elif not in_segment:
                 self._inherit(position)
@@ -241,7 +270,7 @@ class Entry:
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
                 for kernel in self._kernels_from(position):
-                    self._assert_finite(written(kernel), kernel.origins)
+                    self._assert_finite(written(kernel), kernel.origins, self._meant(kernel))
                 in_segment = True
             for name in freed.get(position, ()):
                 if name in self.local:
