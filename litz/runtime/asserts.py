@@ -17,7 +17,7 @@ import torch.utils._pytree as pytree
 
 from litz.errors import InputMismatch, NotFinite
 from litz.ir.expr import walk
-from litz.ir.program import Extern, Kernel, Origin, exprs_of
+from litz.ir.program import Extern, Kernel, KernelGraph, Origin, exprs_of, read, written
 
 
 def assert_finite(tensor: Any, name: str, where: str, meant: bool) -> bool:
@@ -31,7 +31,24 @@ def assert_finite(tensor: Any, name: str, where: str, meant: bool) -> bool:
     return True
 
 
-def has_infinity(step: Kernel | Extern) -> bool:
+def known_infinities(graph: KernelGraph, constants: dict[str, torch.Tensor]) -> dict[str, str]:
+    """Constants that hold infinities, and what is made of them before any call."""
+    floats = [(name, tensor) for name, tensor in constants.items() if tensor.is_floating_point()]
+    found = {name: "True" for name, tensor in floats if bool(tensor.isinf().any())}
+    for step in graph.body[: graph.prepared]:
+        if meant_by(step, found) != "False":
+            found |= {buffer.name: "True" for buffer in written(step)}
+    return found
+
+
+def meant_by(step: Kernel | Extern, infinite: dict[str, str]) -> str:
+    """Whether infinities of a step's results may be meant: by it, or by what it reads. `infinite`
+    names, for buffers that were looked at, what says whether they hold some."""
+    flags = [infinite[b.name] for b in read(step) if b.name in infinite]
+    return "True" if _has_infinity(step) else " or ".join(dict.fromkeys(flags)) or "False"
+
+
+def _has_infinity(step: Kernel | Extern) -> bool:
     """Whether a step computes with a constant that is infinite."""
     if isinstance(step, Kernel):
         found = [node.attr for node in walk(*exprs_of(step)) if node.op == "const"]

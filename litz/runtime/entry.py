@@ -33,7 +33,6 @@ from litz.ir.program import (
     Buffer,
     Extern,
     Kernel,
-    Origin,
     Plan,
     ViewArg,
     buffer_bytes,
@@ -41,7 +40,7 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.source import DeviceSource, Source
-from litz.runtime.asserts import assert_finite, has_infinity, misaligned, where
+from litz.runtime.asserts import assert_finite, known_infinities, meant_by, misaligned, where
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.memory import LARGE, empty, empty_large, with_layout
@@ -89,9 +88,8 @@ class Entry:
         computed = source.computed.values() if isinstance(source, Source) else ()
         self.symbols = symbols_of(plan, computed)
         self.lines: list[str] = []
-        self.infinite: dict[str, str] = {}  # whether a buffer holds infinities that are meant
-        for name in self._known_infinite(constants) if config.nan_asserts else ():
-            self.infinite[name] = "True"
+        # Whether a buffer holds infinities that are meant, as text.
+        self.infinite = known_infinities(self.graph, constants) if config.nan_asserts else {}
 
     def text(self) -> str:
         """The function `call(args)`."""
@@ -220,29 +218,22 @@ class Entry:
         return next(b.dtype.bytes for b in self.plan.outside if b.name == buffer)
 
     def _assert_finite(
-        self, buffers: Iterable[Buffer | None], origins: Iterable[Origin] = (), meant: str = "False"
+        self,
+        buffers: Iterable[Buffer | None],
+        step: Kernel | Extern | None = None,
+        meant: str = "False",
     ) -> None:
         """Look at inputs, or at what a step wrote; remember who has infinities that are meant."""
         if not self.config.nan_asserts:
             return
         self.names["assert_finite"] = assert_finite
+        meant = meant_by(step, self.infinite) if step else meant
+        origins = step.origins if step else ()
         for buffer in (b for b in buffers if b is not None and b.dtype.is_float):
             flag = f"infinite_{len(self.lines)}"
             self.infinite |= {buffer.name: flag}
             given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}, {meant}"
             self.lines.append(f"{flag} = assert_finite({given})")
-
-    def _known_infinite(self, constants: dict[str, torch.Tensor]) -> Iterator[str]:
-        """Constants that hold infinities, and what is made of them before any call."""
-        floats = [(name, t) for name, t in constants.items() if t.is_floating_point()]
-        yield from (name for name, tensor in floats if bool(tensor.isinf().any()))
-        for step in self.graph.body[: self.graph.prepared]:
-            yield from (b.name for b in written(step) if self._meant(step) != "False")
-
-    def _meant(self, step: Kernel | Extern) -> str:
-        """Whether infinities of a step's results may be meant: by it, or by what it reads."""
-        flags = [self.infinite[b.name] for b in read(step) if b.name in self.infinite]
-        return "True" if has_infinity(step) else " or ".join(dict.fromkeys(flags)) or "False"
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -262,7 +253,7 @@ class Entry:
                 continue
             if isinstance(step, Extern):
                 self._extern(step)
-                self._assert_finite(step.outputs, step.origins, self._meant(step))
+                self._assert_finite(step.outputs, step)
                 in_segment = False
             elif not in_segment:
                 self._inherit(position)
@@ -270,7 +261,7 @@ class Entry:
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
                 for kernel in self._kernels_from(position):
-                    self._assert_finite(written(kernel), kernel.origins, self._meant(kernel))
+                    self._assert_finite(written(kernel), kernel)
                 in_segment = True
             for name in freed.get(position, ()):
                 if name in self.local:

@@ -54,9 +54,9 @@ def test_infinities_of_a_constant_are_meant() -> None:
     x, one = torch.randn(6, 4), torch.ones(())
     run = compiled(_attention, nan_asserts=True)
     torch.testing.assert_close(run(x, one), _attention(x, one))
-    with pytest.raises(NotFinite, match="infinities: .*div"):
+    with pytest.raises(NotFinite, match=r"infinities: .*div"):
         run(x, torch.zeros(()))
-    with pytest.raises(NotFinite, match="[1-9] NaN"):  # 0 times infinity
+    with pytest.raises(NotFinite, match=r"[1-9] NaN"):  # 0 times infinity
         compiled(lambda x: (x - float("inf")) * 0, nan_asserts=True)(x)
 
 
