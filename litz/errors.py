@@ -327,8 +327,9 @@ class NotFinite(UserError, FloatingPointError):
     """A tensor holds NaN or an infinity, and `nan_asserts` looks for them.
 
     Each input and each result is checked as soon as it is there, so the message names the first
-    one, with the ops of its kernel and their lines. If those numbers are meant to be there, as the
-    infinities of a mask are, turn `nan_asserts` off.
+    one, with the ops of its kernel and their lines. Infinities that come from a constant of the
+    program, as those of a mask do, are meant to be there. If an input has some that are, turn
+    `nan_asserts` off.
     """
 
     def __init__(self, name: str, where: str, nans: int, infinities: int) -> None:

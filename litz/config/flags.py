@@ -332,7 +332,9 @@ class Config:
         "Check what the program says of sizes and numbers that only data tells (torch._check).",
     )
     nan_asserts: bool = flag(
-        False, "runtime", "Look for NaN and infinities in every input and result; slow."
+        False,
+        "runtime",
+        "Look for NaN, and infinities not of a constant, in every input and result; slow.",
     )
 
     compile_threads: int = flag(

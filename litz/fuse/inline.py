@@ -131,9 +131,9 @@ class _Inliner:
                 if not live:
                     self.dead.add(position)
                     continue
-            value = self._collect(position, step, values)
+            value = self._collect(step, values)
             values[position] = value
-            reason = self._refusal(position, step, value)
+            reason = self._refusal(step, value)
             if reason is None:
                 self.inlined.add(position)
                 for root, _ in value.sites:
@@ -148,7 +148,7 @@ class _Inliner:
         names = ", ".join(_name(self.body[r]) for r in roots) or "program output"
         self.decisions.append(Decision(action, step.stores[0].buffer.name, names, reason))
 
-    def _collect(self, position: int, step: Loop, values: dict[int, _Value]) -> _Value:
+    def _collect(self, step: Loop, values: dict[int, _Value]) -> _Value:
         """Where this value would be computed if it were written into all its readers."""
         target = step.stores[0].buffer
         own_place = step.stores[0].index
@@ -173,7 +173,7 @@ class _Inliner:
         result.cost_again += _own_cost(step)
         return result
 
-    def _refusal(self, position: int, step: Loop, value: _Value) -> str | None:
+    def _refusal(self, step: Loop, value: _Value) -> str | None:
         """Why the value is stored instead; None if it is written into its readers."""
         store = step.stores[0]
         if store.buffer in self.inputs:
@@ -192,7 +192,7 @@ class _Inliner:
             return "attention reads its operands from memory"
         if self._is_made_once(step, value):
             return "it is made of parameters alone, once and not at each call"
-        return self._cost_refusal(step, value) or self._order_refusal(position, step, value)
+        return self._cost_refusal(step, value) or self._order_refusal(step, value)
 
     def _is_made_once(self, step: Loop, value: _Value) -> bool:
         """Whether a small value is held from call to call, if it is not written into its readers,
@@ -256,7 +256,7 @@ class _Inliner:
     def _streams_of(self, step: Loop | Extern) -> set[Buffer]:
         return {b for b in read(step) if self.target.is_stream(buffer_bytes(b))}
 
-    def _order_refusal(self, position: int, step: Loop, value: _Value) -> str | None:
+    def _order_refusal(self, step: Loop, value: _Value) -> str | None:
         """Reading an input that is updated in place must happen before the update."""
         for node in loads(step.stores[0].value):
             updates = [w for w in self.writers[node.buffer] if node.buffer in self.inputs]

@@ -21,6 +21,7 @@ from torch.fx import GraphModule
 from litz.config import Config
 from litz.errors import CustomPassFailed, PassFailed
 from litz.ir.graph import Graph, at_path
+from litz.ir.program import Decision
 from litz.passes.channels_last import channels_last
 from litz.passes.concat_linears import concat_linears
 from litz.passes.fold_channel_factors import fold_channel_factors
@@ -130,6 +131,9 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
     changes: dict[str, int] = {}
     if not target.holds:
         graph.static = frozenset()
+    if config.freezing_discard_parameters and not config.freezing:
+        asked, reason = "freezing_discard_parameters", "only what is frozen is discarded: freezing"
+        graph.decisions.append(Decision("unmet", asked, f"{graph.kind} graph", reason))
     if graph.kind == "inference":  # it is its own joint graph
         run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
         run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)

@@ -20,22 +20,20 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from litz.config import Config
 from litz.ir.expr import Expr
-from litz.ir.index import ZERO, product
+from litz.ir.index import product
 from litz.ir.lifetimes import cuts, dying_inputs
 from litz.ir.program import (
     Buffer,
     Extern,
     Kernel,
     KernelGraph,
-    Origin,
     Plan,
     ViewArg,
     buffer_bytes,
@@ -43,7 +41,10 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.source import DeviceSource, Source
-from litz.runtime.asserts import assert_finite, check_failed, misaligned, where
+from litz.runtime.asserts import (
+    check_failed,
+    known_infinities,
+)
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.late import LateSizes, check_line
@@ -59,16 +60,17 @@ from litz.runtime.numbers import (
 from litz.runtime.steps import (
     arena_view,
     freed_after,
-    is_whole,
     op_of,
     returns_alias,
     torch_dtype,
 )
+from litz.runtime.wording import Wording
 
+TANGENT = "tangents_"  # what AOTAutograd calls the gradients that a backward graph is given
 Segments = Sequence[Callable[[int], Any]]
 
 
-class Entry:
+class Entry(Wording):
     """Writes the function. `names` holds what the text refers to, `views` the windows on the arena
     in the order of a workspace's list. Memory is `thrifty`: an output's is taken right before it is
     written, a dying input's given back right after it was read."""
@@ -107,6 +109,8 @@ class Entry:
         self.lines: list[str] = []
         self.pending: dict[str, Buffer] = {}  # outputs that have no memory yet
         self.cuts = cuts(plan) if self.thrifty else frozenset()
+        # Whether a buffer holds infinities that are meant, as text.
+        self.infinite = known_infinities(self.graph, constants) if config.nan_asserts else {}
 
     def text(self) -> str:
         """The function `call(args)`."""
@@ -174,8 +178,10 @@ class Entry:
     def _check(self, buffer: Buffer, name: str) -> str:
         """A line that sees another layout; `mismatch` then looks whether it matters."""
         sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
-        wrong = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
-        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides})"
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        layout = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
+        wrong = f"{layout} or {name}.dtype is not {dtype}"
+        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides}, {dtype})"
         # An effect token is nothing at run time.
         return f"if {name} is not None and ({wrong}): {told}"
 
@@ -207,46 +213,6 @@ class Entry:
         self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
         self._point(buffer.name)
 
-    def _output(self, value: Any) -> str:
-        if isinstance(value, Expr):
-            return number_text(value)
-        if not isinstance(value, ViewArg):
-            return self._name("value", value)
-        return self._window(value)
-
-    def _window(self, view: ViewArg) -> str:
-        """A strided window on the tensor of its buffer."""
-        base = self._tensor(view.buffer)
-        if is_whole(view):
-            return base
-        start = f"{base}.storage_offset() + {number_text(view.offset)}"
-        return f"{base}.as_strided({tuple_text(view.shape)}, {tuple_text(view.strides)}, {start})"
-
-    def _point(self, buffer: str) -> None:
-        """Put a tensor's address into the table, if a kernel looks for it there."""
-        if buffer in self.in_table and buffer in self.source.layout:
-            entry = self.source.layout[buffer]
-            self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
-            self._assert_aligned(buffer)
-
-    def _assert_aligned(self, buffer: str) -> None:
-        if self.config.alignment_asserts:
-            self.names["misaligned"] = misaligned
-            entry, size = self.source.layout[buffer], self._alignment(buffer)
-            given = f"{buffer!r}, table[{entry}], {size}"
-            self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
-
-    def _alignment(self, buffer: str) -> int:
-        """What kernels take for granted of its address."""
-        return next(b.dtype.bytes for b in self.plan.outside if b.name == buffer)
-
-    def _assert_finite(self, buffers: Iterable[Buffer], origins: Iterable[Origin] = ()) -> None:
-        if self.config.nan_asserts:
-            self.names["assert_finite"] = assert_finite
-            for buffer in (b for b in buffers if b.dtype.is_float):
-                given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}"
-                self.lines.append(f"assert_finite({given})")
-
     # -- steps -------------------------------------------------------------------------------
 
     def _body(self) -> None:
@@ -254,8 +220,13 @@ class Entry:
         if self.thrifty:
             for position, buffers in dying_inputs(self.plan).items():
                 freed.setdefault(position, []).extend(b.name for b in buffers)
-        given = (b for b in self.graph.inputs if isinstance(b, Buffer))
-        self._assert_finite(b for b in given if b.name not in self._still)
+        given = [
+            b for b in self.graph.inputs if isinstance(b, Buffer) and b.name not in self._still
+        ]
+        tangents = [b for b in given if b.name.startswith(TANGENT)]
+        self._assert_finite(tangents or given)
+        # The forward graph looked at the rest, so infinities there are meant.
+        self._assert_finite([b for b in given if tangents and b not in tangents], meant="True")
         segments = iter(range(len(self.segments)))
         in_segment = False
         for position, step in enumerate(self.graph.body):
@@ -266,7 +237,7 @@ class Entry:
                 self._allocate_told()
             if isinstance(step, Extern):
                 self._extern(step)
-                self._assert_finite((b for b in step.outputs if b is not None), step.origins)
+                self._assert_finite(step.outputs, step)
                 in_segment = False
             elif not in_segment:
                 self._inherit(position)
@@ -274,7 +245,7 @@ class Entry:
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
                 for kernel in kernels_from(self.graph, position, self.cuts):
-                    self._assert_finite(written(kernel), kernel.origins)
+                    self._assert_finite(written(kernel), kernel)
                 in_segment = True
             for name in freed.get(position, ()):
                 if name in self.local:
@@ -352,39 +323,6 @@ class Entry:
                 f"{name} = {source} if {source}.stride() == {strides} else {laid_out}"
             )
         self._point(buffer.name)
-
-    def _operand(self, value: Any) -> str:
-        if isinstance(value, ViewArg):
-            return self._view(value)
-        if isinstance(value, tuple):
-            inside = ", ".join(self._operand(v) for v in value)
-            return f"({inside},)" if value else "()"
-        if isinstance(value, Expr):
-            return number_text(value)
-        return self._name("value", value)
-
-    def _tensor(self, buffer: Buffer) -> str:
-        if buffer.name not in self.plan.slots:
-            return self.local[buffer.name]
-        return self._view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
-
-    def _view(self, view: ViewArg) -> str:
-        name = view.buffer.name
-        if name in self.plan.slots and not self.late.concerns(
-            *view.shape, *view.strides, view.offset
-        ):
-            return f"views[{self.views.setdefault(view, len(self.views))}]"
-        if name in self.plan.lent and name not in self.local:  # empty: nothing has written it
-            self._allocate(view.buffer, "t")
-        return self._window(view)
-
-    def _name(self, kind: str, value: Any) -> str:
-        """A name for a value that the text cannot spell."""
-        if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, Enum)):
-            return repr(value)
-        name = f"{kind}_{len(self.names)}"
-        self.names[name] = value
-        return name
 
 
 def kernels_from(

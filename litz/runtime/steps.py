@@ -101,10 +101,13 @@ def is_whole(view: ViewArg) -> bool:
 
 
 def mismatch(
-    name: str, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
-) -> None:
+    name: str, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
     """Raise, unless the strides that differ are never stepped along."""
     steps = zip(shape, strides, tensor.stride(), strict=False)
+    if tensor.dtype is not dtype:
+        raise InputMismatch(name, str(dtype), str(tensor.dtype))
     if tensor.shape == shape and (
         tensor.numel() == 0 or all(n <= 1 or a == b for n, a, b in steps)
     ):

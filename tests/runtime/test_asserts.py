@@ -41,6 +41,50 @@ def test_masks_and_integers_pass() -> None:
     assert run(X, X > 0) == 7
 
 
+def _attention(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """A mask in memory, scores that hold its infinities, and a mean of what is seen."""
+    rows = torch.arange(x.shape[0])
+    mask = torch.where(rows[:, None] >= rows, 0.0, float("-inf"))
+    seen = torch.addmm(mask, x, x.t()).softmax(-1)
+    return (seen @ seen) / scale
+
+
+def test_infinities_of_a_constant_are_meant() -> None:
+    """As far as they reach: what is computed of finite numbers again may not become infinite."""
+    x, one = torch.randn(6, 4), torch.ones(())
+    run = compiled(_attention, nan_asserts=True)
+    torch.testing.assert_close(run(x, one), _attention(x, one))
+    with pytest.raises(NotFinite, match=r"infinities: .*div"):
+        run(x, torch.zeros(()))
+    with pytest.raises(NotFinite, match=r"[1-9] NaN"):  # 0 times infinity
+        compiled(lambda x: (x - float("inf")) * 0, nan_asserts=True)(x)
+
+
+def test_infinities_that_a_backward_graph_is_given() -> None:
+    """Those of a mask were seen in the forward graph; those of a gradient are looked at."""
+
+    def masked(x: torch.Tensor) -> torch.Tensor:
+        mask = torch.where(x > 0, 0.0, float("-inf"))
+        return torch.linalg.matrix_power(mask + x, 1) * torch.linalg.matrix_power(x, 1)
+
+    torch._dynamo.reset()
+    options = {"nan_asserts": True, "on_error": "raise"}
+    run = torch.compile(masked, backend="litz", options=options)
+    found, expected = (torch.randn(4, 4, generator=torch.Generator().manual_seed(0)) for _ in "ab")
+    for x, call in ((found, run), (expected, masked)):
+        call(x.requires_grad_()).backward(torch.ones(4, 4))
+    torch.testing.assert_close(found.grad, expected.grad)
+    with pytest.raises(NotFinite, match="tangents_1 holds 0 NaN and 16 infinities"):
+        run(found).backward(torch.full((4, 4), float("inf")))
+
+
+def test_an_infinite_constant_is_meant() -> None:
+    def hide(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor([0.0, float("-inf"), 1.0, 2.0])
+
+    torch.testing.assert_close(compiled(hide, nan_asserts=True)(X), hide(X))
+
+
 def test_without_the_flag_nothing_is_looked_at() -> None:
     assert compiled(_logarithms)(X).isnan().any()
 

@@ -36,6 +36,10 @@ def test_another_layout_is_an_error_that_names_the_input() -> None:
         run([torch.randn(6, 4)])
     with pytest.raises(InputMismatch, match="strides"):
         run([torch.randn(6, 4).t()])
+    with pytest.raises(InputMismatch, match=r"expected torch\.float32, got torch\.int32"):
+        run([torch.zeros(4, 6, dtype=torch.int32)])
+    free = linked(lambda x: x + 1, torch.randn(4, 6), size_asserts=False)
+    assert "mismatch" not in free.text
 
 
 def test_strides_that_are_never_stepped_along_do_not_matter() -> None:

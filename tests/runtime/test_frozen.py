@@ -308,6 +308,15 @@ def test_every_use_of_a_discarded_parameter_says_so() -> None:
 
 
 @torch.no_grad()
+def test_what_is_not_frozen_is_not_discarded() -> None:
+    model, x = Tied(), torch.randn(20, 256)
+    run, notes = _compiled(model, freezing=False, freezing_discard_parameters=True)
+    for _ in range(2):
+        torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-4)
+    assert any("only what is frozen is discarded" in reason for reason in _unmet(notes))
+
+
+@torch.no_grad()
 def test_what_shares_memory_with_a_discarded_parameter_keeps_it() -> None:
     model, x = Tied(), torch.randn(20, 256)
     rows = model.first.weight.data[:2]

@@ -61,7 +61,7 @@ def apart(model: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def measure_lengths(
-    name: str, lengths: tuple[int, ...], scale: Scale, case: Case, settings: Settings, say: Say
+    lengths: tuple[int, ...], scale: Scale, case: Case, settings: Settings, say: Say
 ) -> list[Row]:
     """Compile once, then take one length after the other."""
     config = torch._dynamo.config.patch(recompile_limit=MOST_COMPILES)
@@ -123,7 +123,7 @@ def cases(quick: bool) -> list[Case]:
     scale = SMALL if quick else BASE
     return [
         Case("dynamic", name, "", partial(program, name, lengths[0], scale),
-             partial(measure_lengths, name, lengths, scale))
+             partial(measure_lengths, lengths, scale))
         for name in models
     ]  # fmt: skip
 

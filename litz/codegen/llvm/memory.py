@@ -161,7 +161,7 @@ class Memory(Stores):
         places = place if step == 1 else self.v.b.add(self.v.spread(place), self.v.iota(step))
         places = self._inside(buffer, places, self.v.mask, lanes if step == 1 else 1)
         kind = "store" if step == 1 else "scatter"
-        self._masked_write(kind, self._address(buffer, places), value, buffer.dtype)
+        self._masked_write(kind, self._address(buffer, places), value)
         self.v.set_vector(None, None, None)
 
     def _masked(self, node: Expr, address: Value, mask: Value) -> Value:

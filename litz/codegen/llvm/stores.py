@@ -56,10 +56,10 @@ class Stores:
             if self.v.mask is None and buffer.name in self.past:
                 self._write_past(address, stored)
             else:
-                self._masked_write("store", address, stored, dtype)
+                self._masked_write("store", address, stored)
             return
         places = self._inside(buffer, self.v.lanewise(index), self.v.mask)
-        self._masked_write("scatter", self._address(buffer, places), stored, dtype)
+        self._masked_write("scatter", self._address(buffer, places), stored)
 
     def _first_lane(self, value: Value) -> Value:
         if value.type.lanes == 1:
@@ -87,7 +87,7 @@ class Stores:
     def _bytes(self, value: Value) -> int:
         return max(value.type.bits // 8, 1)
 
-    def _masked_write(self, kind: str, address: Value, value: Value, dtype: DType) -> None:
+    def _masked_write(self, kind: str, address: Value, value: Value) -> None:
         if kind == "store" and self.v.mask is None:
             self._write(address, value)
             return

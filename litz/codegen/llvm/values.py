@@ -19,7 +19,6 @@ from litz.ir.expr import Expr, apply
 from litz.ir.index import ONE, bounds, is_nonnegative, to_poly
 
 INDEX = Type("i64", 1)
-BIT = Type("i1", 1)
 # What a kernel writes into the error flag; `runtime` raises the error that each stands for.
 INDEX_ERROR, DIVISION_ERROR = 1, 2
 

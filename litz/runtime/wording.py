@@ -1,0 +1,124 @@
+"""The words of an entry: how its text names tensors, numbers, windows and checks.
+
+In: a `Plan` and its source. Out: `Wording`, what `Entry` writes its lines with. Example: a window
+on the arena is `views[3]`, an input `x0`, and a dtype, which no text can spell, `dtype_7`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from litz.config import Config
+from litz.ir.expr import Expr
+from litz.ir.index import ZERO
+from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg
+from litz.ir.source import DeviceSource, Source
+from litz.runtime.asserts import assert_finite, meant_by, misaligned, where
+from litz.runtime.late import LateSizes
+from litz.runtime.numbers import number_text, tuple_text
+from litz.runtime.steps import is_whole
+
+
+class Wording:
+    """`names` holds what the text refers to, `views` the windows on the arena in the order of a
+    workspace's list, `local` the Python name of a buffer outside the arena."""
+
+    plan: Plan
+    source: Source | DeviceSource
+    config: Config
+    late: LateSizes
+    names: dict[str, Any]
+    views: dict[ViewArg, int]
+    local: dict[str, str]
+    lines: list[str]
+    in_table: set[str]
+    infinite: dict[str, str]
+
+    def _allocate(self, buffer: Buffer, prefix: str) -> None:
+        raise NotImplementedError
+
+    def _output(self, value: Any) -> str:
+        if isinstance(value, Expr):
+            return number_text(value)
+        if not isinstance(value, ViewArg):
+            return self._name("value", value)
+        return self._window(value)
+
+    def _window(self, view: ViewArg) -> str:
+        """A strided window on the tensor of its buffer."""
+        base = self._tensor(view.buffer)
+        if is_whole(view):
+            return base
+        start = f"{base}.storage_offset() + {number_text(view.offset)}"
+        return f"{base}.as_strided({tuple_text(view.shape)}, {tuple_text(view.strides)}, {start})"
+
+    def _point(self, buffer: str) -> None:
+        """Put a tensor's address into the table, if a kernel looks for it there."""
+        if buffer in self.in_table and buffer in self.source.layout:
+            entry = self.source.layout[buffer]
+            self.lines.append(f"table[{entry}] = {self.local[buffer]}.data_ptr()")
+            self._assert_aligned(buffer)
+
+    def _assert_aligned(self, buffer: str) -> None:
+        if self.config.alignment_asserts:
+            self.names["misaligned"] = misaligned
+            entry, size = self.source.layout[buffer], self._alignment(buffer)
+            given = f"{buffer!r}, table[{entry}], {size}"
+            self.lines.append(f"if (table[{entry}] or 0) % {size}: misaligned({given})")
+
+    def _alignment(self, buffer: str) -> int:
+        """What kernels take for granted of its address."""
+        return next(b.dtype.bytes for b in self.plan.outside if b.name == buffer)
+
+    def _assert_finite(
+        self,
+        buffers: Iterable[Buffer | None],
+        step: Kernel | Extern | None = None,
+        meant: str = "False",
+    ) -> None:
+        """Look at inputs, or at what a step wrote; remember who has infinities that are meant."""
+        if not self.config.nan_asserts:
+            return
+        self.names["assert_finite"] = assert_finite
+        meant = meant_by(step, self.infinite) if step else meant
+        origins = step.origins if step else ()
+        for buffer in (b for b in buffers if b is not None and b.dtype.is_float):
+            flag = f"infinite_{len(self.lines)}"
+            self.infinite |= {buffer.name: flag}
+            given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}, {meant}"
+            self.lines.append(f"{flag} = assert_finite({given})")
+
+    def _operand(self, value: Any) -> str:
+        if isinstance(value, ViewArg):
+            return self._view(value)
+        if isinstance(value, tuple):
+            inside = ", ".join(self._operand(v) for v in value)
+            return f"({inside},)" if value else "()"
+        if isinstance(value, Expr):
+            return number_text(value)
+        return self._name("value", value)
+
+    def _tensor(self, buffer: Buffer) -> str:
+        if buffer.name not in self.plan.slots:
+            return self.local[buffer.name]
+        return self._view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
+
+    def _view(self, view: ViewArg) -> str:
+        name = view.buffer.name
+        if name in self.plan.slots and not self.late.concerns(
+            *view.shape, *view.strides, view.offset
+        ):
+            return f"views[{self.views.setdefault(view, len(self.views))}]"
+        if name in self.plan.lent and name not in self.local:  # empty: nothing has written it
+            self._allocate(view.buffer, "t")
+        return self._window(view)
+
+    def _name(self, kind: str, value: Any) -> str:
+        """A name for a value that the text cannot spell."""
+        if value is None or (isinstance(value, (bool, int, str)) and not isinstance(value, Enum)):
+            return repr(value)
+        name = f"{kind}_{len(self.names)}"
+        self.names[name] = value
+        return name
