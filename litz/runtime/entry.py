@@ -132,10 +132,12 @@ class Entry(Wording):
         self.lines += ["if space.error.value:", "    fail(space)", f"return [{results}]"]
         taken = [
             "try:", "    space = take()", "except IndexError:", "    space = new_space()",
+            *(["space.borrow()"] if self.plan.slots else []),
             *(["if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
             "table, views, address = space.table, space.views, space.address", "try:",
         ]  # fmt: skip
-        body = [f"    {line}" for line in self.lines] + ["finally:", "    give_back(space)"]
+        lent = ["    give_arena(space.arena)"] if self.plan.slots else []
+        body = [f"    {line}" for line in self.lines] + ["finally:", *lent, "    give_back(space)"]
         head = [*self._unpacked(), *taken, *body]
         resize = resize_text(self) if self.symbols else ""
         return "\n".join(["def call(args):", *(f"    {line}" for line in head), "", resize])

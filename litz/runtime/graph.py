@@ -19,7 +19,7 @@ from litz.ir.source import Binary, Source
 from litz.runtime.entry import Entry, bound
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
-from litz.runtime.memory import Workspace
+from litz.runtime.memory import IDLE, Workspace
 from litz.runtime.profile import timed_segments
 from litz.runtime.steps import mismatch, segments_of
 from litz.trace import KERNELS
@@ -46,7 +46,7 @@ class CompiledGraph:
         entry = Entry(plan, source, segments, constants, self.held, config, self.frozen)
         self.constants = list(entry.constants.items())
         self.text = entry.text()
-        self.views = () if entry.symbols else tuple(entry.views)  # else `resize` makes them
+        self.views = None if entry.symbols else tuple(entry.views)  # else `resize` makes them
         self.call = self._written(entry.names)
         self._boxed_call = True
 
@@ -57,6 +57,7 @@ class CompiledGraph:
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
             "new_space": self._new_space, "fail": _fail, "mismatch": mismatch,
+            "give_arena": IDLE.append,
         }  # fmt: skip
         if self.held is not None:
             scope["refresh"] = self.held.refresh
@@ -69,10 +70,12 @@ class CompiledGraph:
         assert self.held is not None
         known = {b.name: constants[b.name] for b in self.plan.graph.constants}
         space = Workspace(self.plan, len(self.source.layout), (), huge=False)
+        space.borrow()
         for name, tensor in known.items():
             if name in self.source.layout:
                 space.table[self.source.layout[name]] = tensor.data_ptr()
         self.held.make_final(space, known)
+        IDLE.append(space.arena)
         if space.error.value:
             _fail(space)
 

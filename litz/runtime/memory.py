@@ -27,6 +27,10 @@ MADV_HUGEPAGE = 14
 LARGE = 4 << 20
 
 Owner = TypeVar("Owner")
+# Arenas that no call is using; the one that was used last is taken first.
+IDLE: list[torch.Tensor] = []
+NONE = torch.empty(0, dtype=torch.uint8)
+
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
 
@@ -60,21 +64,23 @@ def empty_large(
 
 
 class Workspace:
-    """What one call at a time works in; `views` are the windows on the arena that ATen is given."""
+    """What one call at a time works in; `views` are the windows on the arena that ATen is given,
+    None if they depend on sizes. The arena is borrowed for each call: graphs that do not run at the
+    same time, as a forward and a backward one, share one."""
 
-    def __init__(self, plan: Plan, entries: int, views: Sequence[ViewArg], huge: bool) -> None:
+    def __init__(
+        self, plan: Plan, entries: int, views: Sequence[ViewArg] | None, huge: bool
+    ) -> None:  # fmt: skip
         self.table = (ctypes.c_void_p * (entries + ARENA + 2))()
         self.address = ctypes.addressof(self.table)
         self.error = ctypes.c_int(0)
-        self.arena = torch.empty(max(plan.arena_bytes, 64), dtype=torch.uint8)
-        if huge and plan.arena_bytes >= LARGE:
-            use_huge_pages(self.arena)
+        self.arena = NONE
         self.table[ERROR_FLAG] = ctypes.addressof(self.error)
-        self.table[ARENA] = self.arena.data_ptr()
         self.sizes: tuple[int, ...] | None = None  # the symbols of the last call, in order
-        self.huge = huge
+        self.huge, self.grew = huge, False
         self.held: Any = None  # the set of what is held of parameters that the table points to
-        self.views = [self._view(plan, v) for v in views]
+        self.views: list[torch.Tensor] = []
+        self._plan, self._windows = plan, views
 
     def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], seen: int) -> None:
         """Enter what is held of parameters, and where their samples are."""
@@ -82,8 +88,24 @@ class Workspace:
             self.table[layout[name]] = tensor.data_ptr()
         self.table[len(layout) + ARENA + 1] = seen
 
-    def _view(self, plan: Plan, view: ViewArg) -> torch.Tensor:
-        offset, start = plan.slots[view.buffer.name].offset, view.offset.number
+    def borrow(self) -> None:
+        """Take an arena for a call, the one of the last call if it is idle."""
+        try:
+            arena = IDLE.pop()
+        except IndexError:
+            arena = NONE
+        if self._windows is not None and arena.numel() < self._plan.arena_bytes:
+            arena = self._fresh(self._plan.arena_bytes)  # nobody needs the smaller one
+        if arena is not self.arena:
+            self._enter(arena)
+
+    def _enter(self, arena: torch.Tensor) -> None:
+        self.arena, self.sizes = arena, None
+        self.table[ARENA] = arena.data_ptr()
+        self.views = [self._view(v) for v in self._windows or ()]
+
+    def _view(self, view: ViewArg) -> torch.Tensor:
+        offset, start = self._plan.slots[view.buffer.name].offset, view.offset.number
         layout = numbers(view.shape), numbers(view.strides), torch_dtype(view.buffer.dtype)
         return arena_view(self.arena, offset, start, *layout)
 
@@ -91,12 +113,14 @@ class Workspace:
         """An arena of at least as many bytes; its address. One that had to grow before gets some
         more, so that sizes that rise step by step do not move it each time."""
         if self.arena.numel() < size:
-            more = size if self.sizes is None else size + size // 4
-            self.arena = torch.empty(more, dtype=torch.uint8)
-            if self.huge and more >= LARGE:
-                use_huge_pages(self.arena)
-            self.table[ARENA] = self.arena.data_ptr()
+            arena = self._fresh(size + size // 4 if self.grew else size)
+            self.grew = True
+            self._enter(arena)
         return int(self.arena.data_ptr())
+
+    def _fresh(self, size: int) -> torch.Tensor:
+        made = torch.empty(size, dtype=torch.uint8)
+        return use_huge_pages(made) if self.huge and size >= LARGE else made
 
 
 def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
