@@ -134,7 +134,7 @@ class Surroundings:
         if any(_heaviest(loop) >= HEAVY for loop in loops):
             return Misfit("what makes the rows of the left operand takes long")
         threads, batches = self.target.threads, count_of(product.batch).hint
-        made = count_of(product.rows).hint * product.depth.extent.number
+        made = count_of(product.rows).hint * product.depth.extent.hint
         chunks = -(-made * product.node.dtype.bytes // (self.target.l2_bytes // 2))
         sharing = -(-threads // max(chunks * batches, 1))
         again = made * batches * sum(map(_cost, loops)) * (sharing - 1) // sharing
