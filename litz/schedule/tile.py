@@ -56,8 +56,8 @@ WALKED_ROW = 32
 PROGRAMS = 4
 POINTS_A_WARP = 256
 POINTS_A_HEAVY_WARP = 1024
-# Windows that each thread walks: more would lie too far apart. A 3 x 3 pool: 512 71, 128 41.
-POINTS_A_WINDOW_WARP = 128
+# Windows that each thread walks: more would lie too far apart. A 3 x 3 pool: 512 71, 128 42, 64 28.
+POINTS_A_WINDOW_WARP = 64
 # What a point costs, in additions, for each element that is read, if its steps are to overlap.
 HEAVY = 20
 # A row's warps, if there are rows enough: each thread then has several loads under way.
