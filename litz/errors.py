@@ -20,8 +20,7 @@ _REPORT = "This is a bug in Litz. Please report it with the output of LITZ_DEBUG
 class LitzError(Exception):
     """The root of all of them, to catch whatever Litz says on purpose.
 
-    It is never raised itself: catch `UserError` for what you can mend, `InternalError` for what
-    we must.
+    It is never raised: catch `UserError` for what you can mend, `InternalError` for what we must.
     """
 
 
@@ -497,5 +496,4 @@ def _where(origin: Origin | None, op: str = "") -> str:
 
 def _told(cause: BaseException) -> str:
     """`ValueError: its text`, as a traceback ends."""
-    text = str(cause).strip()
-    return f"{type(cause).__name__}: {text}" if text else type(cause).__name__
+    return ": ".join(filter(None, (type(cause).__name__, str(cause).strip())))
