@@ -207,14 +207,14 @@ class _Grouper:
     def _whole_rows(self, group: Group, loop: Loop) -> Misfit | bool:
         """Whether a product is among these whose rows have to be shared whole."""
         every = (*group.loops, loop)
-        products, windows = map(self._in_blocks, every), map(loop_windows, every)
-        if not any(products) and not any(windows):
+        windows = any(map(loop_windows, every))
+        if not windows and not any(map(self._in_blocks, every)):
             return False
-        if any(map(loop_windows, every)) and is_sequential(loop):
+        if windows and is_sequential(loop):
             return Misfit("windows share their tasks by panels, a reduction needs whole rows")
         if not is_sequential(loop) and not self._takes_more(group, loop):
             return Misfit("nothing joins a product (epilogue_fusion, or timing)")
-        if any(map(loop_windows, every)):
+        if windows:
             return False
         return self.around.rows(group.loops, loop, any(m.summed for m in group.members))
 

@@ -6,6 +6,7 @@ on the arena is `views[3]`, an input `x0`, and a dtype, which no text can spell,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
@@ -21,7 +22,7 @@ from litz.runtime.numbers import number_text, tuple_text
 from litz.runtime.steps import is_whole
 
 
-class Wording:
+class Wording(ABC):
     """`names` holds what the text refers to, `views` the windows on the arena in the order of a
     workspace's list, `local` the Python name of a buffer outside the arena."""
 
@@ -36,8 +37,9 @@ class Wording:
     in_table: set[str]
     infinite: dict[str, str]
 
+    @abstractmethod
     def _allocate(self, buffer: Buffer, prefix: str) -> None:
-        raise NotImplementedError
+        """Lines that take memory for a buffer."""
 
     def _output(self, value: Any) -> str:
         if isinstance(value, Expr):

@@ -26,7 +26,7 @@ from litz.errors import SuiteCannotRun
 from litz.fuzz.runs import Compiled
 from tests_gpu import bench
 
-MODELS = {"cpu", "compile", "memory"}
+MODELS = {"cpu", "best", "compile", "memory"}
 QUICK = [case for name in SUITES for case in SUITES[name].cases(True)]
 # Models are built and compared by tests/models, and have the rest of the command in common.
 # Cases with threads of their own are those of `kernels` again; layers have parameters.

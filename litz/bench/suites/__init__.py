@@ -9,6 +9,7 @@ from __future__ import annotations
 from litz.bench.case import Case, Suite
 from litz.bench.suites import (
     attention,
+    best,
     calls,
     compile,
     conv,
@@ -24,6 +25,7 @@ from litz.bench.suites import (
 
 SUITES: dict[str, Suite] = {
     "cpu": cpu.SUITE,
+    "best": best.SUITE,
     "kernels": kernels.SUITE,
     "gemm": gemm.SUITE,
     "conv": conv.SUITE,

@@ -9,10 +9,8 @@ points at a time, as they are on a GPU if they are long; in `order` points that 
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -27,6 +25,7 @@ from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
 from tests.codegen import test_op_tables
 from tests.codegen.triton import parts, sizes
+from tests.codegen.triton.apart import told
 from tests.stages import as_array
 from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
 
@@ -394,15 +393,5 @@ def compared(made: Any, plain: str) -> tuple[Any, ...]:
     return tuple(graph.source.kernels)
 
 
-def main(names: list[str]) -> None:
-    for name in names or NAMES:
-        kernels, wrong = [], ""
-        try:
-            kernels = check(name)
-        except Exception:
-            wrong = traceback.format_exc(limit=-4)
-        print(json.dumps([name, wrong, kernels]), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    told(sys.argv[1:] or NAMES, check)

@@ -6,9 +6,7 @@ case, as `cases` prints them: its name, what was wrong with it, and its kernels.
 
 from __future__ import annotations
 
-import json
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -18,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from litz.ir.choices import ANY, Choices, ProductChoice
+from tests.codegen.triton.apart import told
 from tests.codegen.triton.cases import _interpreter
 from tests.stages import as_array
 
@@ -162,15 +161,5 @@ def check(name: str) -> list[dict[str, Any]]:
     return [asdict(kernel) for kernel in graph.source.kernels]
 
 
-def main(names: list[str]) -> None:
-    for name in names or CASES:
-        kernels, wrong = [], ""
-        try:
-            kernels = check(name)
-        except Exception:
-            wrong = traceback.format_exc(limit=-4)
-        print(json.dumps([name, wrong, kernels]), flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    told(sys.argv[1:] or CASES, check)

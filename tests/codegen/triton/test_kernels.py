@@ -5,12 +5,8 @@ Triton decides at import whether it interprets, so all cases run in one process 
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +27,7 @@ from litz.ir.source import DeviceKernel
 from litz.runtime.counters import Counters
 from litz.schedule.tile import candidates, neighbours
 from litz.target import configured, cuda
+from tests.codegen.triton.apart import Outcomes, outcomes
 from tests.codegen.triton.cases import NAMES
 from tests.stages import Stages, staged, through_aot
 
@@ -42,16 +39,8 @@ ELF = b"\x7fELF"
 
 
 @pytest.fixture(scope="module")
-def outcome() -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """What was wrong with each case, and its kernels."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.codegen.triton.cases"],
-        capture_output=True, text=True, cwd=ROOT, env=environment, timeout=900,
-    )  # fmt: skip
-    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
-    assert lines, ran.stderr
-    return {name: (wrong, kernels) for name, wrong, kernels in lines}
+def outcome() -> Outcomes:
+    return outcomes("tests.codegen.triton.cases")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +18,7 @@ from litz.ir.choices import ANY, BY_RULE, NO_CHOICES, Choices, ProductChoice
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
 from litz.target import cuda
+from tests.codegen.triton.apart import Outcomes, outcomes
 from tests.codegen.triton.product_cases import CASES
 from tests.stages import Stages, staged, through_aot
 
@@ -31,16 +28,8 @@ ELF = b"\x7fELF"
 
 
 @pytest.fixture(scope="module")
-def outcome() -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """What was wrong with each case, and its kernels."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.codegen.triton.product_cases"],
-        capture_output=True, text=True, cwd=ROOT, env=environment, timeout=900,
-    )  # fmt: skip
-    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")]
-    assert lines, ran.stderr
-    return {name: (wrong, kernels) for name, wrong, kernels in lines}
+def outcome() -> Outcomes:
+    return outcomes("tests.codegen.triton.product_cases")
 
 
 @pytest.mark.parametrize("name", CASES)
