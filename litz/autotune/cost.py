@@ -8,13 +8,18 @@ choices in order and leaves the hopeless out; it decides about nothing that is t
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
+import torch.fx
+from torch.fx import Node
+from torch.utils.flop_counter import flop_registry
 
 from litz.autotune.peak import Peak
 from litz.autotune.regions import Size
 from litz.ir.choices import ProductChoice
+from litz.ir.graph import Graph
 from litz.target import Target
 
 # Sums that must be under way for the pipes to be full: latency times pipes.
@@ -51,10 +56,7 @@ def _seconds(call: object) -> float:
 def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine) -> float:
     """Seconds of one product."""
     peak = machine.flops * 4 / max(size.bytes, 4)  # half types are widened to float32
-    moved = size.bytes * size.batches * (
-        size.rows * size.depth + size.depth * size.columns + size.rows * size.columns
-    )  # fmt: skip
-    memory = moved / machine.bandwidth
+    memory = _bytes(size) / machine.bandwidth
     if choice.backend == "ATEN":
         packing = 0 if size.rows == 1 else 2 * size.depth * size.columns * size.bytes
         work = _together(size.flops / (LIBRARY * peak), memory)
@@ -63,6 +65,35 @@ def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine
         return LAUNCH + size.flops / peak * 16 + memory
     extra = 0.0 if choice.fused else 2 * size.rows * size.columns * size.bytes / machine.bandwidth
     return LAUNCH + _together(_in_blocks(size, choice, target) / peak, memory) + extra
+
+
+def multiplying(graph: Graph, machine: Machine) -> float:
+    """Seconds that a graph's products, convolutions and attention take at the peak."""
+    return sum(map(_flops, graph.nodes)) / machine.flops
+
+
+def _flops(node: Node) -> float:
+    """As torch counts them; none if its formula does not know what to do with the sizes."""
+    packet = getattr(node.target, "overloadpacket", None)
+    formula = flop_registry.get(packet)
+    if formula is None:
+        return 0.0
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    with suppress(Exception):
+        return float(formula(*args, **kwargs, out_val=node.meta["val"]))
+    return 0.0
+
+
+def roofline(size: Size, machine: Machine) -> float:
+    """Seconds that no choice is below: all its multiply-adds at the peak, or all its bytes."""
+    computing = size.flops / (machine.flops * 4 / max(size.bytes, 4))
+    return max(computing, _bytes(size) / machine.bandwidth)
+
+
+def _bytes(size: Size) -> int:
+    """Both operands and the result, each once."""
+    left, right = size.rows * size.depth, size.depth * size.columns
+    return size.bytes * size.batches * (left + right + size.rows * size.columns)
 
 
 def _together(computing: float, moving: float) -> float:

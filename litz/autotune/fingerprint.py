@@ -20,7 +20,7 @@ from litz.ir.text import extern_text
 
 def fingerprint(program: LoopProgram | KernelGraph | Kernel) -> str:
     """All that code depends on."""
-    return _digest(*_lines(program))
+    return digest(*_lines(program))
 
 
 def _lines(program: LoopProgram | KernelGraph | Kernel) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _digests(*roots: Expr) -> dict[Expr, str]:
         if node.op in ("add", "mul") and node.dtype is I64:
             nested = [parts[a] if a.op == node.op and a in parts else [known[a]] for a in node.args]
             below = parts[node] = sorted(part for one in nested for part in one)
-        known[node] = _digest(node.op, node.dtype.name, _attr(node.attr), *below)
+        known[node] = digest(node.op, node.dtype.name, _attr(node.attr), *below)
     return known
 
 
@@ -85,5 +85,6 @@ def _axes(axes: Iterable[Expr]) -> str:
     return ", ".join(f"{a.attr} < {a.extent}" for a in axes)
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """Of some texts, in order."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

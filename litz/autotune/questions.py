@@ -13,7 +13,7 @@ from typing import Any
 
 from litz.autotune import gpu
 from litz.autotune import space as on_cpu
-from litz.autotune.cost import Machine
+from litz.autotune.cost import Machine, roofline
 from litz.autotune.descent import neighbours
 from litz.autotune.fingerprint import fingerprint
 from litz.autotune.regions import Region, regions
@@ -41,11 +41,16 @@ from litz.schedule.tile import neighbours as near_tilings
 from litz.target import Target
 
 
+def _unknown(_: Machine) -> float:
+    return 0.0
+
+
 @dataclass(frozen=True)
 class Question:
     """`mark` stands for all that the answer depends on, but for the machine; `names` are the nodes
     or kernels it is for. `listed` says what to try, given the machine's peaks, and `near` what lies
-    beside a choice; `cost` is the seconds that all the places take."""
+    beside a choice; `cost` is the seconds that all the places take, and `least` what one of them
+    takes if the machine does its best, as far as that is known."""
 
     what: str
     names: tuple[str, ...]
@@ -55,6 +60,7 @@ class Question:
     listed: Callable[[Machine], list[AnyChoice]]
     near: Callable[[AnyChoice], Iterable[AnyChoice]]
     cost: Callable[[Machine], float]
+    least: Callable[[Machine], float] = _unknown
 
 
 def product_questions(
@@ -84,7 +90,7 @@ def _about_product(equal: list[Region], target: Target, config: Config) -> Quest
         str(size), tuple(r.node for r in equal), region.mark, BY_RULE, variant,
         lambda machine: list(space.candidates(size, target, config, machine)),
         lambda choice: space.beside(size, choice, target),  # type: ignore[arg-type]
-        cost,
+        cost, partial(roofline, size) if target.kind == "cpu" else _unknown,
     )  # fmt: skip
 
 

@@ -8,21 +8,22 @@ with the GELU behind it is one region with the parameters x1 and x2 and the inpu
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
 import torch.fx
+from torch import Tensor
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
-from litz.autotune.fingerprint import fingerprint
+from litz.autotune.fingerprint import digest
 from litz.config import Config
-from litz.ir.choices import NO_CHOICES
 from litz.ir.convolution import convolution_of
 from litz.ir.graph import Graph
 from litz.ir.product import kernel_product, product_phase
 from litz.ir.program import Extern, Kernel, KernelGraph
-from litz.lower import lower
 from litz.passes.aliasing import viewed_operand
 from litz.passes.fold_channel_factors import of_parameters
 from litz.target import Target
@@ -37,6 +38,9 @@ PRODUCTS = {
     aten.baddbmm.default: (1, 2),
     aten.convolution.default: (0, 1),
 }
+
+# Ops that show a part of a tensor.
+SLICES = (aten.select.int, aten.slice.Tensor, operator.getitem)
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Region:
     node: str
     size: Size
     graph: Graph
-    mark: str  # the fingerprint of its program by rule: what makes two of them equal
+    mark: str  # what makes two of them equal
 
 
 Steps = dict[str, list[Kernel | Extern]]
@@ -99,15 +103,31 @@ def regions(
         own = others[node.name] if node.target in asked else []
         product = next((s for s in own if _is_product(s, node)), None)
         if product is not None:
-            names = {o.node for step in others[node.name] for o in step.origins}
+            # Others may have a part of the node, too: its bias, added by each who reads it.
+            having = [product] if ours is None else own
+            names = {o.node for step in having for o in step.origins}
             if ours is not None:
                 names |= _done_otherwise(names, steps, products - {node.name})
             cut = _Cut(graph, known, steps.keys(), names).graph()
             size = _size(node, known, len(names) > 1, _around(product))
             if cut is not None and size is not None:
-                program = lower(cut, target, config, NO_CHOICES)
-                found.append(Region(node.name, size, cut, fingerprint(program)))
+                found.append(Region(node.name, size, cut, _mark(cut)))
     return found
+
+
+def _mark(graph: Graph) -> str:
+    """The ops, what they are told, and how their results lie. Which slice of a tensor is read does
+    not count: the steps of a recurrence ask one question."""
+    lines = []
+    order = {node: f"%{k}" for k, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        tensors = [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, Tensor)]
+        lies = [(str(t.dtype), tuple(t.shape), t.stride(), str(t.device)) for t in tensors]
+        given = torch.fx.node.map_arg((node.args, node.kwargs), order.__getitem__)
+        told = "" if node.target in SLICES else str(given)
+        what = node.target if node.op == "call_function" else node.op
+        lines.append(f"{what} {told} {lies} {node.name in graph.static}")
+    return digest(*lines)
 
 
 def _steps_by_node(kernels: KernelGraph) -> Steps:

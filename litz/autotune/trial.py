@@ -37,6 +37,8 @@ from litz.trace import Trace
 # A sample lasts at least this long: shorter calls are repeated until the clock sees them.
 SHORTEST_SAMPLE = 50e-6
 FEWEST, MOST = 9, 101  # pairs of samples
+# After so few, if all of them are so much slower, the others are spared.
+HOPELESS, FIRST = 1.15, 3
 # Another choice must be so much quicker, to be worth code that the rules would not write.
 MARGIN = 0.97
 # How far two results may lie apart, as a part of the largest number.
@@ -188,6 +190,8 @@ def _timed(rule: Call, other: Call, seconds: float) -> Ratio:
         rules.append(times[id(rule)])
         ratios.append(times[id(other)] / times[id(rule)])
         if len(ratios) >= FEWEST and _is_plain(interval(ratios)):
+            break
+        if len(ratios) == FIRST and min(ratios) > HOPELESS:
             break
     low, high = interval(ratios)
     return Ratio(statistics.median(ratios), low, high, statistics.median(rules))

@@ -9,6 +9,7 @@ the rule's choice is there.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
@@ -17,7 +18,7 @@ from typing import Any
 import llvmlite
 import torch
 
-from litz.autotune.cost import Machine, measured
+from litz.autotune.cost import Machine, measured, multiplying
 from litz.autotune.database import Database, Json, folder_of
 from litz.autotune.gpu import machine_of
 from litz.autotune.questions import Question, loop_questions, product_questions
@@ -40,8 +41,13 @@ from litz.trace import Trace
 TRIAL = 0.25
 # The part of what is left of the budget that is for timing; the rest may go into compiling ahead.
 TIMING = 0.3
+# A product at so much of the machine's peak is left as it is: what could be gained is less than a
+# choice must be quicker by, or little more. (Libraries that are nothing but products reach 0.98.)
+AT_ITS_PEAK = 0.9
+# What takes less than this part of all products of the graph is not worth its trials.
+TOO_SMALL = 0.01
 # Of what the database keeps: with another number, old results are asked for anew.
-VERSION = 2
+VERSION = 3
 # Flags that change the answer, of those that tuning itself reads.
 ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
          "benchmark_epilogue_fusion", "max_autotune_gemm_backends",
@@ -119,19 +125,41 @@ class Tuner:
             (open_ if known is None else findings).append(known or question)  # type: ignore
         if open_:
             machine = self._machine()
-            open_.sort(key=lambda q: -q.cost(machine))
-            searches = [_Search(self, q, q.listed(machine)) for q in open_]
-            if isinstance(self.runner, Here) and self.target.kind != "cpu":
-                ahead = [v for search in searches for v in search.variants()]
-                left = self.end - time.monotonic()
-                self.runner.prepare(ahead, self.end - TIMING * max(left, 0.0))
-            for number, search in enumerate(searches, 1):
+            open_ = self._worth_it(sorted(open_, key=lambda q: -q.cost(machine)), machine)
+            for number, search in enumerate(self._searches(open_, machine), 1):
                 self.trace.count(number, len(open_))
                 findings += self._asked(search)
             self.trace.count(0, 0)
         self.findings += findings
         taken = [f for f in findings if f.choice != f.default]
         return {name: finding.choice for finding in taken for name in finding.names}
+
+    def _searches(self, questions: list[Question], machine: Machine) -> Iterable[_Search]:
+        """One after the other; a GPU's all at once, so that their kernels are compiled ahead."""
+        found = (_Search(self, question, machine) for question in questions)
+        if not isinstance(self.runner, Here) or self.target.kind == "cpu":
+            return found
+        searches = list(found)
+        ahead = [variant for search in searches for variant in search.variants()]
+        left = self.end - time.monotonic()
+        self.runner.prepare(ahead, self.end - TIMING * max(left, 0.0))
+        return searches
+
+    def _worth_it(self, questions: list[Question], machine: Machine) -> list[Question]:
+        """Those that the whole could gain from, unless all are to be asked."""
+        if self.asks_all:
+            return questions
+        least = TOO_SMALL * multiplying(self.graph, machine)
+        for question in (q for q in questions if q.cost(machine) < least):
+            reason = f"less than {TOO_SMALL:.0%} of what the graph's products take"
+            self.decisions.append(self._unmet(question.what, reason))
+        return [q for q in questions if q.cost(machine) >= least]
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether the user wants everything tried."""
+        whole = self.config.max_autotune_gemm_search_space == "EXHAUSTIVE"
+        return whole or self.config.coordinate_descent_tuning
 
     def _asked(self, search: _Search) -> list[Finding]:
         question = search.question
@@ -224,8 +252,9 @@ class Tuner:
 class _Search:
     """The trials about one question."""
 
-    def __init__(self, tuner: Tuner, question: Question, listed: list[AnyChoice]) -> None:
-        self.tuner, self.question, self.listed = tuner, question, listed
+    def __init__(self, tuner: Tuner, question: Question, machine: Machine) -> None:
+        self.tuner, self.question, self.listed = tuner, question, question.listed(machine)
+        self.least = 0.0 if tuner.asks_all else question.least(machine)
         self.rule = tuner.fused(question.variant(question.default))
         self.made: dict[AnyChoice, Variant] = {}
         self.trials: list[Trial] = []
@@ -249,7 +278,8 @@ class _Search:
     def best(self, descend: bool) -> AnyChoice:
         """The quickest choice that is surely quicker than the rule's, twice."""
         for choice in self.listed:
-            self._try(choice)
+            if not self._is_at_its_peak():
+                self._try(choice)
         if descend:
             self._descend()
         for trial in self._winners():
@@ -257,6 +287,11 @@ class _Search:
             if isinstance(again, Ratio) and again.high < MARGIN:
                 return trial.choice
         return self.question.default
+
+    def _is_at_its_peak(self) -> bool:
+        """Whether no choice could be much quicker than the rule's, by what a trial took."""
+        known = (t.ratio.seconds for t in self.trials if t.ratio is not None)
+        return self.least > AT_ITS_PEAK * next(known, float("inf"))
 
     def _winners(self) -> list[Trial]:
         sure = [(t.ratio.median, k) for k, t in enumerate(self.trials)

@@ -3,7 +3,9 @@
 In: a name. Out: `Candidate`: a backend of torch.compile, or none for eager. `nothing` runs what
 Dynamo and AOTAutograd captured as it is, op by op. `floor` does not even that: it hands out the
 results of its first call again, so what it takes is torch's own part, which no backend is below.
-`litz-best` and `inductor-best` freeze weights and tune.
+`litz-best` and `inductor-best` freeze weights and tune. TorchInductor is told so by its global
+configuration while it compiles: what `torch.compile` is told, Dynamo does not hear, and without
+Dynamo nothing is frozen.
 `onednn` is eager with the weights of linear layers and convolutions packed by oneDNN.
 Example: `CANDIDATES["litz"].compile(model)(x)`.
 """
@@ -11,8 +13,8 @@ Example: `CANDIDATES["litz"].compile(model)(x)`.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,16 +46,13 @@ class Candidate:
     why_not: Callable[[], str] = _present
     # instead of a backend
     prepare: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self.prepare is not None:
             return self.prepare(function)
         if self.backend is None:
             return function
-        compiled: Callable[..., Any] = torch.compile(
-            function, backend=self.backend, options=dict(self.options) or None
-        )
+        compiled: Callable[..., Any] = torch.compile(function, backend=self.backend)
         return compiled
 
 
@@ -78,6 +77,20 @@ def _once(module: torch.fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
 nothing, floor = aot_autograd(fw_compiler=_op_by_op), aot_autograd(fw_compiler=_once)
 
 
+class _Frozen:
+    """A function that TorchInductor compiles at its first call, frozen and tuned."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.run, self.is_compiled = torch.compile(function), False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_compiled:
+            return self.run(*args, **kwargs)
+        self.is_compiled = True
+        with torch._inductor.config.patch(BEST):
+            return self.run(*args, **kwargs)
+
+
 def _needs_a_compiler() -> str:
     return "" if any(map(shutil.which, COMPILERS)) else "it needs a C++ compiler"
 
@@ -91,7 +104,7 @@ CANDIDATES = {
         Candidate("nothing", nothing),
         Candidate("floor", floor),
         Candidate("litz-best", partial(litz, options=OPTIONS | BEST)),
-        Candidate("inductor-best", "inductor", _needs_a_compiler, options=BEST),
+        Candidate("inductor-best", None, _needs_a_compiler, _Frozen),
         Candidate("onednn", None, why_not_onednn, with_packed_layers),
     )
 }

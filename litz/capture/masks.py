@@ -13,6 +13,7 @@ in float32. So a mask that depends on constants alone is computed here, once. Ex
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -28,11 +29,10 @@ NAMESPACES = (operator, torch, torch.nn.functional, torch.Tensor)
 _PURE = """arange ones zeros full full_like ones_like zeros_like new_ones new_zeros new_full tensor
 add sub mul neg abs floordiv floor_divide remainder mod diff cumsum sum minimum maximum clamp eq ne
 lt le gt ge and_ or_ invert not_ logical_and logical_or logical_not logical_xor bitwise_and
-bitwise_or bitwise_not where masked_fill tril triu isin any all repeat clone size __and__ __or__
-__invert__"""
+bitwise_or bitwise_not where masked_fill tril triu isin any all repeat clone size"""
 # ... and those whose result may be memory of their operand.
 _VIEWS = """getitem to bool int long float type expand expand_as view reshape flatten unsqueeze
-squeeze transpose permute contiguous detach __getitem__"""
+squeeze transpose permute contiguous detach"""
 PURE = frozenset(_PURE.split() + _VIEWS.split())
 # What takes positions and masks, and neither writes to them nor shows their memory.
 _READS = """scaled_dot_product_attention embedding linear matmul bmm cat stack truediv pow exp log
@@ -149,7 +149,10 @@ def _is_computed(node: Node, values: dict[Node, Any]) -> bool:
 def _calls(node: Node, names: frozenset[str]) -> bool:
     """Whether it calls one of torch's own functions, or methods, of these names."""
     if node.op == "call_method":
-        return node.target in names
+        written = str(node.target)
+        if operator_written := re.fullmatch("__(.+)__", written):  # Dynamo may: __eq__, __and__
+            return not {operator_written[1], f"{operator_written[1]}_"}.isdisjoint(names)
+        return written in names
     name = str(getattr(node.target, "__name__", ""))
     if name not in names or "out" in node.kwargs or _renormalises(node):
         return False

@@ -40,10 +40,22 @@ def without_guards(module: torch.fx.GraphModule) -> Iterator[None]:
         yield
         return
     frozen = getattr(environment, "error_on_new_guards", None)
-    if frozen is None:
-        raise SizeUnknown("of any tensor", "torch before 2.13 guesses where it should ask")
-    with frozen():
+    with frozen() if frozen is not None else _refusing(environment):
         yield
+
+
+@contextmanager
+def _refusing(environment: Any) -> Iterator[None]:
+    """The same for torch before 2.13. It asks this method whether it may guard, and goes on."""
+
+    def refuse(expression: object, _: object) -> None:
+        raise SizeUnknown("of any tensor", f"it decides about {expression}")
+
+    environment._check_frozen = refuse
+    try:
+        yield
+    finally:
+        del environment._check_frozen  # the class has its own
 
 
 def _environments(module: torch.fx.GraphModule) -> Iterator[Any]:

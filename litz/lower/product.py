@@ -223,10 +223,15 @@ def _check_device(low: Lowering, a: View, b: View) -> None:
         raise NotGenerated("operands that tensor cores do not take as they lie")
 
 
+def is_asked(low: Lowering, backends: str) -> bool:
+    """Whether the user, or what was timed, says that a product on a GPU is ours."""
+    return "ATEN" not in backends or low.product_choice.form is not None
+
+
 def is_ours(low: Lowering, sizes: tuple[int, int, int] | None, dtype: DType, backends: str) -> bool:
     """Whether we compute a product of (rows, depth, columns) for a GPU: the user or timing says so,
     or it goes into memory for elementwise ops alone, and that is what takes the time."""
-    if "ATEN" not in backends or low.product_choice.form is not None:
+    if is_asked(low, backends):
         return True
     joins = low.by_element and low.config.epilogue_fusion and dtype in HALVES
     return joins and sizes is not None and low.target.waits_for_memory(*sizes)

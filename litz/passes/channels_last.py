@@ -38,6 +38,8 @@ _FOLLOWS = frozenset(
         aten._native_batch_norm_legit_no_training,
     )
 )
+# These, too, unless they are told to give another order: a cast is one of them.
+_KEEPING = (aten._to_copy.default, aten.clone.default)
 # A convolution over fewer channels than this (the first of a network) gains nothing by itself; of
 # volumes each does, which ATen convolves without oneDNN.
 FEWEST_CHANNELS = 8
@@ -181,6 +183,8 @@ def _follows(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return True  # an item of a tuple
+    if target in _KEEPING:
+        return node.kwargs.get("memory_format") in (None, torch.preserve_format)
     pointwise = torch.Tag.pointwise in target.tags
     return (pointwise and not target._schema.is_mutable) or target.overloadpacket in _FOLLOWS
 

@@ -36,6 +36,18 @@ def causal(q: torch.Tensor) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, q, q, attn_mask=mask.expand(2, -1, 6, 6))
 
 
+def causal_by_methods(q: torch.Tensor) -> torch.Tensor:
+    rows, columns = _positions()
+    mask = columns.__le__(rows).__and__(rows.__getitem__(0).__eq__(rows[0]))
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+def written_by_an_operator(q: torch.Tensor) -> torch.Tensor:
+    mask = torch.ones(6, 6, dtype=torch.bool)
+    mask.__iand__(torch.arange(6) < 4)
+    return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
 def causal_shifted(q: torch.Tensor) -> torch.Tensor:
     columns = torch.arange(6) - 1
     columns += 1
@@ -186,6 +198,7 @@ KEPT = "kept"
 CASES = {
     everything: False, nothing_added: False, causal: True, causal_added: True,
     causal_shifted: True, shifted_twice: True, shifted_below_a_view: KEPT,
+    causal_by_methods: True, written_by_an_operator: KEPT,
     shifted_afterwards: KEPT, barely_hidden: KEPT, window: KEPT, written_to: KEPT, not_square: KEPT,
     written_through_narrow: KEPT, written_through_diagonal: KEPT, written_through_select: KEPT,
     written_through_chunk: KEPT, written_through_a_property: KEPT, written_by_an_overload: KEPT,

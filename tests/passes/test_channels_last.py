@@ -21,6 +21,7 @@ from tests.stages import compiled, stages
 X = torch.randn(2, 16, 9, 10)
 W = torch.randn(16, 16, 3, 3) / 12
 V = torch.randn(8, 16, 1, 1)
+KEPT = torch.preserve_format
 
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
     "one": lambda x, w, v: F.conv2d(x, w),
@@ -136,3 +137,18 @@ def test_rows_that_no_window_reaches_stay_strides() -> None:
     )
     taken = [n for n in graph.nodes if n.target is torch.ops.aten.convolution.default]
     assert taken[0].args[3] == [2, 2]
+
+
+def test_a_cast_between_convolutions_follows() -> None:
+    """As a batch norm of halves ends: without it each would be moved back and there again."""
+
+    def network(x: Tensor, v: Tensor) -> Tensor:
+        wide = F.conv2d(x, v).float() * 2
+        return F.conv2d(wide.to(torch.bfloat16).clone().relu(), v)
+
+    shapes = (2, 16, 9, 10), (16, 16, 1, 1)
+    graph = _on_a_gpu(network, *shapes, kind="inference")
+    moves = [n for n in graph.nodes if n.kwargs.get("memory_format") not in (None, KEPT)]
+    assert len(moves) == 2  # the image there, the result back
+    inputs = [torch.randn(s, dtype=torch.bfloat16) for s in shapes]
+    torch.testing.assert_close(graph.module(*inputs), network(*inputs))

@@ -23,7 +23,7 @@ import torch
 from litz.bench.agreement import Agreement
 from litz.bench.calls import running_on, told
 from litz.bench.candidates import CANDIDATES
-from litz.bench.case import Case, Program, Say, Settings, Suite
+from litz.bench.case import Case, Program, Say, Settings, Suite, apart
 from litz.bench.fresh import empty_caches
 from litz.bench.results import OURS, Row
 from litz.bench.suites.cpu import BATCHES, model
@@ -82,7 +82,8 @@ def _first(
     program: Program, candidate: str, agreement: Agreement
 ) -> tuple[str, Callable[[], Any], float]:
     """What is wrong with a candidate's first result, how to call it again, and what it took."""
-    function = CANDIDATES[candidate].compile(program.function)
+    model = apart(program.function, candidate.replace("-", "_"))
+    function = CANDIDATES[candidate].compile(model)
     start = time.perf_counter()
     try:
         result = program(function)

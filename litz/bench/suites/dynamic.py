@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from litz.backend import litz
 from litz.bench.agreement import Agreement
 from litz.bench.calls import running_on, told
 from litz.bench.candidates import OPTIONS
-from litz.bench.case import Case, Program, Say, Settings, Suite
+from litz.bench.case import Case, Program, Say, Settings, Suite, apart
 from litz.bench.results import OURS, Row
 from litz.bench.timing import interleave
 from litz.bench.zoo import BASE, SMALL, Scale, workload
@@ -47,17 +46,6 @@ def program(name: str, length: int, scale: Scale) -> Program:
         if key == "input_ids" or not isinstance(value, torch.Tensor)
     }
     return Program(work.model, (), inputs)
-
-
-def apart(model: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function that calls the model, with code of its own: torch keeps what it compiled by code,
-    and a call looks through all of it."""
-
-    def call(**inputs: Any) -> Any:
-        return model(**inputs)
-
-    code = call.__code__.replace(co_name=name)
-    return FunctionType(code, call.__globals__, name, None, call.__closure__)
 
 
 def measure_lengths(
