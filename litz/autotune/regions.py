@@ -103,9 +103,11 @@ def regions(
         own = others[node.name] if node.target in asked else []
         product = next((s for s in own if _is_product(s, node)), None)
         if product is not None:
-            # Others may have a part of the node, too: its bias, added by each who reads it.
+            # Others may have a part of the node, too: its bias, added by each who reads it. So
+            # may this step have a part of another product.
             having = [product] if ours is None else own
             names = {o.node for step in having for o in step.origins}
+            names -= products - {node.name}
             if ours is not None:
                 names |= _done_otherwise(names, steps, products - {node.name})
             cut = _Cut(graph, known, steps.keys(), names).graph()
