@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from litz import backend
 from litz.capture import is_symbolic
@@ -235,7 +236,12 @@ def test_an_error_of_ours_is_no_reason_to_compile_for_each_size(
         Symbolic(lambda x: x + 1)(torch.randn(5))
 
 
-def test_a_rule_that_asks_for_a_size_is_left_to_aten_and_says_so() -> None:
+@pytest.mark.parametrize("old_torch", [False, True])
+def test_a_rule_that_asks_for_a_size_is_left_to_aten_and_says_so(
+    old_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if old_torch:  # before 2.13 it has no word for "no guards now"
+        monkeypatch.delattr(ShapeEnv, "error_on_new_guards", raising=False)
     symbolic = Symbolic(lambda x: F.pad(x * 2, (1, 1), mode="reflect") + 1)
     for n in (14, 20):
         symbolic.check(torch.randn(2, 3, n), interpret=False)
