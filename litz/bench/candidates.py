@@ -21,15 +21,19 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import compilation_time_metrics
 from torch._functorch._aot_autograd.utils import make_boxed_func
 
 from litz.backend import litz
 from litz.bench.onednn import why_not_onednn, with_packed_layers
+from litz.report import Explanation
 
 # A graph that Litz cannot compile would run as eager, and be timed as Litz.
 OPTIONS = {"on_error": "raise"}
 # What makes both quickest at inference: weights are constants, and candidates are timed.
 BEST = {"freezing": True, "max_autotune": True}
+# Where Dynamo notes the seconds that TorchInductor takes from a graph to a callable.
+NOTED = "compile_fx_inner"
 COMPILERS = ("c++", "g++", "clang++")
 
 
@@ -89,6 +93,12 @@ class _Frozen:
         self.is_compiled = True
         with torch._inductor.config.patch(BEST):
             return self.run(*args, **kwargs)
+
+
+def backend_seconds(notes: Explanation) -> list[float] | None:
+    """What a compiler took from graphs to callables: ours by its notes, or TorchInductor."""
+    stages = [s for graph in notes.graphs for path, s in graph.seconds.items() if "." not in path]
+    return stages or compilation_time_metrics.get(NOTED)
 
 
 def _needs_a_compiler() -> str:

@@ -23,12 +23,11 @@ from typing import Any
 import torch
 import torch._dynamo
 import torch.fx
-from torch._dynamo.utils import compilation_time_metrics
 
 from litz.backend import litz
 from litz.bench.agreement import Agreement
 from litz.bench.calls import running_on
-from litz.bench.candidates import CANDIDATES, OPTIONS
+from litz.bench.candidates import CANDIDATES, OPTIONS, backend_seconds
 from litz.bench.case import Case, Program
 from litz.bench.suites import case_named
 from litz.bench.training import Training
@@ -38,10 +37,6 @@ from litz.runtime.memory import IDLE
 
 Found = dict[str, float | None]
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
-
-
-# Where Dynamo notes the seconds that TorchInductor takes from a graph to a callable.
-NOTED = "compile_fx_inner"
 
 
 def backend_of(name: str, notes: Explanation) -> Backend:
@@ -66,8 +61,7 @@ def compile_times(program: Program, name: str) -> Found:
     result = program(compiled)
     whole = time.perf_counter() - start
     _insist(Agreement(program).fault(result))
-    stages = [s for graph in notes.graphs for path, s in graph.seconds.items() if "." not in path]
-    noted = stages or compilation_time_metrics.get(NOTED)
+    noted = backend_seconds(notes)
     return {"graph": sum(noted) if noted else None, "first call": whole}
 
 

@@ -25,7 +25,7 @@ from litz.fuse.rows import (
     is_sequential,
     overlap,
 )
-from litz.fuse.split import few_rows
+from litz.fuse.split import few_rows, reads_along, tasks_of
 from litz.ir.attention import is_log_sum, loop_attention
 from litz.ir.choices import Choices
 from litz.ir.expr import Expr, extent_of
@@ -267,9 +267,10 @@ class _Grouper:
         )
         if self.config.split_reductions and _depend(members):
             longest = max(extent_of(m.inner) for m in members)
-            # Programs that share rows go on with what those come to, but with nothing longer.
-            alone = self.target.shares_rows and widest <= 1
-            if few_rows(rows, longest, self.target) and not alone:
+            # What brings the pieces together goes on with what they come to, but nothing longer.
+            alone = widest <= 1 and not _feeds_reductions(members)
+            tasks = self._tasks(members, rows, longest)
+            if few_rows(tasks, rows * longest // max(tasks, 1), self.target) and not alone:
                 return Misfit(f"{rows} rows of {longest} points are split over threads instead")
         if rows < 2 * self.target.threads and rows * widest > WORTH_A_THREAD:
             return Misfit(f"{rows} rows would leave the pointwise part too few threads")
@@ -282,6 +283,19 @@ class _Grouper:
         if row_bytes > self.target.l2_bytes // 2 and not self.target.longest_row:
             return Misfit(f"a row of {row_bytes} bytes does not fit the cache")
         return None
+
+    def _tasks(self, members: list[Member], rows: int, longest: int) -> int:
+        """What the programs of a GPU can share; a CPU's threads are few enough for any columns."""
+        reduced = [m for m in members if is_sequential(m.loop)]
+        along = all(reads_along(m.inner, m.loop.loads) for m in reduced)
+        return tasks_of(rows, longest, along or not self.target.few_rows, self.target)
+
+
+def _feeds_reductions(members: list[Member]) -> bool:
+    """Whether one of them reduces what another one makes."""
+    made = {m.loop.stores[0].buffer for m in members}
+    reduced = [m.loop for m in members if is_sequential(m.loop)]
+    return any(n.buffer in made for loop in reduced for n in loop.loads)
 
 
 def _stores_across(member: Member) -> bool:

@@ -1,9 +1,9 @@
 """Split reductions: a few long rows become many short ones, so that threads can share them.
 
-In: a `Kernel` with one reduction phase. Out: two kernels, or the same one. The first reduces pieces
-of each row into a small buffer, the second reduces the pieces. How many pieces there are follows
-from the sizes alone, never from the threads, so that a sum is the same on any machine; and a sum of
-sums loses less to rounding than one long sum. Example:
+In: a `Kernel` with one reduction phase, and perhaps what follows for each row. Out: two kernels, or
+the same one. The first reduces pieces of each row into a small buffer, the second the pieces. How
+many pieces there are follows from the sizes alone, never from the threads, so that a sum is the
+same on any machine; and a sum of sums loses less to rounding than one long sum. Example:
 
     s[] = sum over j < 1048576 of x[j]
     ->  p[o] = sum over j < 16384 of x[o * 16384 + j];  s[] = sum over o < 64 of p[o]
@@ -11,6 +11,7 @@ sums loses less to rounding than one long sum. Example:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from litz.ir.dtypes import BOOL
@@ -57,15 +58,16 @@ def few_rows(rows: int, points: int, target: Target) -> bool:
 
 def split_reduction(kernel: Kernel, target: Target) -> list[Kernel]:
     """The kernel in two, if that gives threads something to share."""
-    if len(kernel.phases) != 1 or kernel.scratch or kernel_product(kernel) is not None:
+    (phase, *others) = kernel.phases
+    if kernel_product(kernel) is not None or not _can_split(phase):
         return [kernel]  # a matrix product has blocks to share
-    (phase,) = kernel.phases
-    if not _can_split(phase):
-        return [kernel]
+    if any(other.inner for other in others) or any(
+        s.buffer in kernel.scratch for s in phase.inside
+    ):
+        return [kernel]  # both kernels would need a whole row
     rows, points = extent_of(kernel.outer), extent_of(phase.inner)
-    large = target.reads_whole_rows and rows * points >= WORTH_PASSING_BY
-    together = COLUMNS_PASSING_BY if large else COLUMNS_A_ROW
-    tasks = rows if _along_rows(phase) else -(-rows // together)
+    read = [node for store in phase.stores for node in loads(store.value)]
+    tasks = tasks_of(rows, points, reads_along(phase.inner, read), target)
     if not few_rows(tasks, rows * points // max(tasks, 1), target):
         return [kernel]
     if target.shares_rows and shared_phase(kernel) is not None:
@@ -86,14 +88,20 @@ def _can_split(phase: Phase) -> bool:
     return bool(reduces) and not any(REDUCTIONS[n.attr[0]].gives_index for n in reduces)
 
 
-def _along_rows(phase: Phase) -> bool:
-    """Whether neighbours in memory belong to one row."""
-    for store in phase.stores:
-        for node in loads(store.value):
-            steps = zip(node.index, node.buffer.strides, strict=True)
-            near = {a for i, step in steps if step is ONE for a in i.axes}
-            if near and not near & set(phase.inner):
-                return False
+def tasks_of(rows: int, points: int, along: bool, target: Target) -> int:
+    """What threads can share of rows as they are: one by one, or side by side as columns."""
+    large = target.reads_whole_rows and rows * points >= WORTH_PASSING_BY
+    together = COLUMNS_PASSING_BY if large else COLUMNS_A_ROW
+    return rows if along else -(-rows // together)
+
+
+def reads_along(inner: tuple[Expr, ...], read: Iterable[Expr]) -> bool:
+    """Whether neighbours in memory belong to one row, of what differs from point to point of it."""
+    for node in read:
+        steps = zip(node.index, node.buffer.strides, strict=True)
+        near = {a for i, step in steps if step is ONE for a in i.axes}
+        if near and not near & set(inner) and set(node.axes) & set(inner):
+            return False
     return True
 
 
@@ -150,7 +158,7 @@ def _in_two(kernel: Kernel, phase: Phase, cut: Cut) -> list[Kernel]:
     last = tuple(replace(s, value=put(s.value, whole)) for s in phase.completing)
     return [
         Kernel(f"{kernel.name}_pieces", rows, (pieces,), (), kernel.origins),
-        Kernel(kernel.name, kernel.outer, (Phase(cut.outer, True, last),), (), kernel.origins),
+        replace(kernel, phases=(Phase(cut.outer, True, last), *kernel.phases[1:])),
     ]
 
 

@@ -136,7 +136,15 @@ def _symbol(symbol: Any, environment: Any) -> Expr:
     if not symbol.is_integer:
         return size(str(symbol), LOWEST, None, 1, dtype=F64)
     low, high = _range(environment.var_to_range[symbol])
-    return size(str(symbol), low, high, int(environment.optimization_hint(symbol, fallback=HINT)))
+    return size(str(symbol), low, high, _hint(symbol, environment))
+
+
+def _hint(symbol: Any, environment: Any) -> int:
+    """What a symbol was while tracing, or what the user says; torch before 2.13 knows the first."""
+    if hasattr(environment, "optimization_hint"):
+        return int(environment.optimization_hint(symbol, fallback=HINT))
+    seen = environment.size_hint(symbol, allow_none=True)
+    return HINT if seen is None else int(seen)
 
 
 def _range(found: Any) -> tuple[int, int | None]:

@@ -362,16 +362,16 @@ def _across(kernel: Kernel) -> bool:
         for store in phase.stores:
             for node in loads(store.value):
                 points = extent_of(node.index[0].axes)
-                along = any(stride_along(node.index[0], a) == 1 for a in phase.inner)
+                along = any(_runs_along(node.index[0], a) for a in phase.inner)
                 balance += points * (_runs_along(node.index[0], row) - along)
     return balance > 0
 
 
-def _runs_along(index: Expr, outer: Expr) -> bool:
-    """Whether a step of the outer axis is mostly a step of one element."""
-    if stride_along(index, outer) == 1:
+def _runs_along(index: Expr, variable: Expr) -> bool:
+    """Whether a step of an axis, which may be several in one, is mostly a step of one element."""
+    if stride_along(index, variable) == 1:
         return True
-    digits = [n for n in walk(index) if n.op == "mod" and n.args[0] is outer]
+    digits = [n for n in walk(index) if n.op == "mod" and n.args[0] is variable]
     return any(stride_along(index, n) == 1 for n in digits)
 
 

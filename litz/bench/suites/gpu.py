@@ -1,8 +1,9 @@
 """Suite `gpu`: six models in bfloat16 on a GPU: calls by mode, a training step, kernels by kind.
 
 In: a GPU; without one the suite says so. Out: for each model the time of a call (default mode, with
-CUDA graphs, tuned), of a training step, of the first call, and the GPU's time by kind of kernel,
-all beside eager and TorchInductor in the same run. Calls wait for the GPU. TorchInductor's best
+CUDA graphs, tuned), of a training step, of the first call, which begins after Dynamo has traced the
+model once, of the backend's part of that, and the GPU's time by kind of kernel, all beside eager
+and TorchInductor in the same run. Calls wait for the GPU. TorchInductor's best
 mode here is `reduce-overhead`: its `max-autotune` takes a minute and a half a model and was slower
 on two of two. The floor is the longer of bytes and multiplications at measured peaks. Example:
 `python -m litz bench --suite gpu --models bert`.
@@ -20,11 +21,12 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+from torch._dynamo.utils import compilation_time_metrics
 
 from litz.backend import litz
 from litz.bench.agreement import Agreement
 from litz.bench.calls import told
-from litz.bench.candidates import OPTIONS
+from litz.bench.candidates import OPTIONS, backend_seconds, nothing
 from litz.bench.case import Case, Program, Say, Settings, Suite
 from litz.bench.gpu import OTHER, Split, floor, peaks, split_of, synchronize
 from litz.bench.results import OURS, Row
@@ -32,6 +34,7 @@ from litz.bench.timing import interleave
 from litz.bench.training import Training
 from litz.bench.zoo import SMALL, Scale, workload
 from litz.config import list_mode_options
+from litz.report import Explanation
 
 DEVICE = "cuda"
 NO_GPU = "torch finds no CUDA device here"
@@ -84,13 +87,16 @@ def program(name: str, quick: bool, training: bool, device: str = DEVICE) -> Pro
         return Program(Training(work.model) if training else work.model, (), work.inputs)
 
 
-def compiled(function: Any, who: str, mode: str) -> Callable[..., Any]:
+def compiled(
+    function: Any, who: str, mode: str, notes: Explanation | None = None
+) -> Callable[..., Any]:
     """A model by a candidate in one of its modes."""
     if who == "eager":
         return function  # type: ignore[no-any-return]
     if who == OURS:
         options = {**OPTIONS, **list_mode_options(mode)}
-        made: Callable[..., Any] = torch.compile(function, backend=partial(litz, options=options))
+        backend = partial(litz, options=options, explanation=notes)
+        made: Callable[..., Any] = torch.compile(function, backend=backend)
         return made
     return torch.compile(function, mode=mode)  # type: ignore[no-any-return]
 
@@ -116,6 +122,7 @@ class Measuring:
         self.seconds = min(settings.seconds, TIMED)
         self.calls: dict[tuple[str, str], Callable[[], Any]] = {}
         self.first: dict[tuple[str, str], float] = {}
+        self.graph: dict[tuple[str, str], float] = {}  # of that, from a graph to a callable
         self.missing: dict[tuple[str, str], str] = {}
 
     def key(self, who: str, way: Way) -> tuple[str, str]:
@@ -137,8 +144,9 @@ class Measuring:
         least = 1e3 * floor(made, device, training, peaks(device))
         found = [self._row(way.variant, "call", way, samples) for way in self.ways]
         found = [row.with_facts({"floor ms": least}) for row in found]
-        first = {key: (seconds,) for key, seconds in self.first.items()}
-        found.append(self._row(self.ways[0].variant, "first call, cold", self.ways[0], first))
+        for metric, taken in {"graph, cold": self.graph, "first call, cold": self.first}.items():
+            once = {key: (seconds,) for key, seconds in taken.items()}
+            found.append(self._row(self.ways[0].variant, metric, self.ways[0], once))
         if device != "cpu":
             found += self._by_kind()
         return found
@@ -146,10 +154,13 @@ class Measuring:
     def _compile(self, made: Program, device: str) -> None:
         self.say("running eager in bfloat16 and float64")
         agreement = Agreement(made)
+        made(torch.compile(made.function, backend=nothing))
         keys = dict.fromkeys(self.key(who, w) for w in self.ways for who in (OURS, *self.against))
         for who, mode in keys:
             self.say(f"compiling with {who} {mode}")
-            function = compiled(made.function, who, mode)
+            notes = Explanation()
+            function = compiled(made.function, who, mode, notes)
+            compilation_time_metrics.clear()
             start = time.perf_counter()
             try:
                 result = made(function)
@@ -163,6 +174,7 @@ class Measuring:
                 continue
             if who != "eager":
                 self.first[who, mode] = took
+                self.graph[who, mode] = sum(backend_seconds(notes) or (0.0,))
             self.calls[who, mode] = partial(_waited, made, function, device)
         del agreement
         gc.collect()

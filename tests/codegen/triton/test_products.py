@@ -137,12 +137,11 @@ def test_convolutions_of_single_places_are_products() -> None:
         return F.conv2d(*args, **more).relu()
 
     shapes = ((32, 64, 56, 56), (256, 64, 1, 1), (256,))
-    (ours,) = kernels_of(image, *shapes)
+    (ours,) = kernels_of(image, *shapes, max_autotune_conv_backends="LITZ")
     assert ours.depth == 64 and ours.descriptors == ("left", "right")
-    for options in ({"max_autotune_conv_backends": "ATEN"}, {"conv_1x1_as_mm": False}):
+    for options in ({}, {"max_autotune_conv_backends": "LITZ", "conv_1x1_as_mm": False}):
         assert not any(k.depth for k in kernels_of(image, *shapes, **options))
     deep = ((32, 512, 14, 14), (256, 512, 1, 1), (256,))
-    assert not any(k.depth for k in kernels_of(image, *deep))
     (ours,) = kernels_of(image, *deep, max_autotune_conv_backends="TRITON")
     assert ours.depth
     strided = kernels_of(lambda *a: image(*a, stride=2), *deep, max_autotune_conv_backends="LITZ")
