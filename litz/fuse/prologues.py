@@ -12,13 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from litz.config import Config
 from litz.ir.choices import Choices
 from litz.ir.expr import Expr, cast, extent_of, rebuild, transform, walk
 from litz.ir.ops import OPS
 from litz.ir.product import SIDES, Product, loop_product, multiplied_type, stored_load
-from litz.ir.program import Buffer, Extern, Loop, Origin, Store, buffer_bytes, loads, read
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Loop,
+    Origin,
+    Store,
+    buffer_bytes,
+    loads,
+    read,
+    written,
+)
 from litz.ir.stored import with_producers
 
 # Rows, or columns, of a tile.
@@ -81,13 +92,24 @@ class Prologues:
         return found
 
     def _illegal(self, maker: Loop, inside: set[int]) -> str | None:
-        if not inside.issuperset(self.readers[maker.stores[0].buffer]):
+        buffer = maker.stores[0].buffer
+        if not inside.issuperset(self.readers[buffer]):
             return "others read it than the product"
-        for source in read(maker):
-            other = self.makers.get(source)
-            if other is not None and _is_product(self._loop(other)):
-                return "what follows a product is done behind it"
+        if buffer in self._following:
+            return "what follows a product is done behind it"
         return self.stays(maker)
+
+    @cached_property
+    def _following(self) -> set[Buffer]:
+        """What products give, and what is done to that element by element."""
+        found: set[Buffer] = set()
+        for step in self.body:
+            if isinstance(step, Loop):
+                product = loop_product(step)
+                joins = not step.reduced and not found.isdisjoint(read(step))
+                if joins or (product is not None and product.rows):
+                    found.update(written(step))
+        return found
 
     def _with(self, store: Store, found: Verdicts) -> Store:
         """A store with all written into it that joins it."""
@@ -152,11 +174,6 @@ def _is_same(one: Product, two: Product) -> bool:
     """Whether both are over the same axes, and tensor cores take either or none."""
     axes = (one.batch, one.rows, one.columns) == (two.batch, two.rows, two.columns)
     return axes and multiplied_type(one) is multiplied_type(two)
-
-
-def _is_product(loop: Loop | None) -> bool:
-    product = loop_product(loop) if loop is not None else None
-    return product is not None and bool(product.rows)
 
 
 def _bytes_read(operand: Expr) -> int:
