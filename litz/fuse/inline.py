@@ -16,7 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from litz.config import Config
-from litz.fuse.prologues import Prologues, Verdicts, rounded
+from litz.fuse.prologues import STORED, Prologues, Verdicts, rounded
 from litz.ir.attention import Axes, loop_attention, walk_of
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import Expr, walk
@@ -198,10 +198,10 @@ class _Inliner:
         if not value.sites:
             return "nothing reads it"
         if any(root in self.products for root, _ in value.sites):
-            apart = self.prologues.get(
-                store.buffer, "a product takes rows of its operands, stored or made beside it"
-            )
-            return apart or self._size_refusal(value) or self._order_refusal(step, value)
+            apart = self.prologues.get(store.buffer, STORED)
+            alone = all(root in self.products for root, _ in value.sites)
+            dear = self._size_refusal(value) if alone else self._cost_refusal(step, value)
+            return apart or dear or self._order_refusal(step, value)
         if not self._may_be_attended(store):
             return "attention reads its operands from memory"
         if self._is_made_once(step, value):

@@ -31,6 +31,7 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.stored import with_producers
+from litz.ir.window import loop_windows
 
 # Rows, or columns, of a tile.
 TILE = 128
@@ -39,6 +40,7 @@ TILE = 128
 MOST_TIMES = 4
 # An op of this cost is not done twice.
 HEAVY = 10
+STORED = "a product takes rows of its operands, stored or made beside it"
 Verdicts = dict[Buffer, str | None]
 
 
@@ -55,13 +57,17 @@ class Prologues:
     choices: Choices
 
     def verdicts(self) -> Verdicts:
-        """About all that products read."""
+        """About all that products read; what one of them wants in memory is there for all."""
         found: Verdicts = {}
         for position, step in enumerate(self.body):
+            told: list[Verdicts] = []
             product = loop_product(step) if isinstance(step, Loop) else None
             if product is not None and not product.taps:
-                for side in SIDES:
-                    found |= self._operand(position, product, side)
+                told = [self._operand(position, product, side) for side in SIDES]
+            elif isinstance(step, Loop) and (product is not None or loop_windows(step)):
+                told = [dict.fromkeys(read(step), STORED)]
+            for buffer, reason in (item for one in told for item in one.items()):
+                found[buffer] = found.get(buffer) or reason
         return found
 
     def _operand(self, position: int, product: Product, side: str) -> Verdicts:
@@ -74,7 +80,7 @@ class Prologues:
             value = self._with(loop.stores[0], found).value
             grown = replace(loop, stores=(replace(loop.stores[0], value=value),))
             found[node.buffer] = self._declined(loop, product, side, loop_product(grown))
-        return found
+        return found if found[node.buffer] is None else {node.buffer: found[node.buffer]}
 
     def _joining(self, position: int, buffer: Buffer) -> Verdicts:
         """What may be written into a product, from one of its operands on; readers come first, so
@@ -93,7 +99,8 @@ class Prologues:
 
     def _illegal(self, maker: Loop, inside: set[int]) -> str | None:
         buffer = maker.stores[0].buffer
-        if not inside.issuperset(self.readers[buffer]):
+        among = len(inside) > 1 and _is_conversion(maker)  # which others may do as well
+        if not among and not inside.issuperset(self.readers[buffer]):
             return "others read it than the product"
         if buffer in self._following:
             return "what follows a product is done behind it"
@@ -174,6 +181,14 @@ def _is_same(one: Product, two: Product) -> bool:
     """Whether both are over the same axes, and tensor cores take either or none."""
     axes = (one.batch, one.rows, one.columns) == (two.batch, two.rows, two.columns)
     return axes and multiplied_type(one) is multiplied_type(two)
+
+
+def _is_conversion(loop: Loop) -> bool:
+    """Whether it only copies, in another type perhaps."""
+    value = loop.stores[0].value
+    while value.op in ("cast", "narrow"):
+        (value,) = value.args
+    return value.op == "load"
 
 
 def _bytes_read(operand: Expr) -> int:

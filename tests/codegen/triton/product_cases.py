@@ -181,7 +181,7 @@ CASES |= {
     "int8 in groups": Case(_int8_in_groups, (X, I8.t().contiguous(), G), INSIDE, loose=EPILOGUE),
     "int4": Case(_int4, (X, U8, G), INSIDE, loose=EPILOGUE),
     "int8 of an odd sum": Case(
-        lambda x, w, s: _int8(x, w + 3, s), (X[:, :50], I8[:, :50].contiguous(), S), INSIDE,
+        lambda x, w, s: _int8(x + 1, w + 3, s), (X[:, :50], I8[:, :50].contiguous(), S), INSIDE,
         loose=EPILOGUE,
     ),
     "int8 in slices": Case(

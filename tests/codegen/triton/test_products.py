@@ -147,14 +147,13 @@ def test_convolutions_of_single_places_are_products() -> None:
         return F.conv2d(*args, **more).relu()
 
     shapes = ((32, 64, 56, 56), (256, 64, 1, 1), (256,))
-    (ours,) = kernels_of(image, *shapes)
+    alone = {"max_autotune_conv_backends": "TRITON"}
+    (ours,) = kernels_of(image, *shapes, **alone)
     assert ours.depth == 64 and ours.descriptors == ("left", "right")
-    for options in ({"max_autotune_conv_backends": "ATEN"}, {"conv_1x1_as_mm": False}):
+    for options in ({}, {"max_autotune_conv_backends": "ATEN"}, {"conv_1x1_as_mm": False} | alone):
         assert not any(k.depth for k in kernels_of(image, *shapes, **options))
     deep = ((32, 512, 14, 14), (256, 512, 1, 1), (256,))
-    assert not any(k.depth for k in kernels_of(image, *deep))
-    (ours,) = kernels_of(image, *deep, max_autotune_conv_backends="TRITON")
-    assert ours.depth
+    assert all(k.depth for k in kernels_of(image, *deep, **alone))
     strided = kernels_of(lambda *a: image(*a, stride=2), *deep, max_autotune_conv_backends="LITZ")
     assert not any(k.depth for k in strided)
 
@@ -230,6 +229,21 @@ def test_operands_that_no_choice_takes_in(function: Any, reason: str) -> None:
     assert any(k.choice.depth for k in made.scheduled)
     refused = [d.reason for d in made.kernels.decisions if d.action == "refused"]
     assert any(reason in found for found in refused), refused
+
+
+def test_a_cast_that_others_need_as_well_is_done_twice_but_no_operand_is() -> None:
+    def normed(x: Any, w: Any) -> Any:
+        return F.rms_norm(x, x.shape[-1:]) @ w.t()
+
+    sums, product = on_gpu(normed, (256, 64), (128, 64), choice=INSIDE).scheduled
+    assert product.choice.depth and {b.dtype.name for b in sums.arguments} == {"bf16", "f32"}
+
+    def shared(x: Any, w: Any) -> Any:
+        wide = x.float()
+        return wide @ w.t().float(), (wide * 2).bfloat16() @ w.t()
+
+    made = on_gpu(shared, (256, 64), (128, 64), choice=INSIDE)
+    assert len([k for k in made.scheduled if k.choice.depth]) == 2
 
 
 def test_short_sums_with_an_operand_to_compute_are_loaded_by_threads() -> None:
