@@ -1,9 +1,10 @@
-"""Matrix products of ours on a GPU: `python -m tests_gpu.products [forms] [models] [shapes]`.
+"""Matrix products of ours on a GPU: `python -m tests_gpu.products [PART ...]`.
 
-In: a machine with a GPU; a PATH without a compiler, made here. Out: a line for a check of every
-form in every type, held against float64; for the products of known models a table of every choice
-that was timed, over the library's time; and models in max-autotune beside reduce-overhead. It goes
-on after failures and stops by itself after `BUDGET` seconds.
+In: a machine with a GPU; a PATH without a compiler, made here. Out, by part: `forms`, a line for a
+check of every form in every type, held against float64; `prologues`, the same with operands that
+are computed, and for a weight of bytes the time of each way; `shapes`, for the products of known
+models a table of every choice that was timed, over the library's time; and `models` in max-autotune
+beside reduce-overhead. It goes on after failures and stops by itself after `BUDGET` seconds.
 """
 
 from __future__ import annotations
@@ -137,12 +138,92 @@ def forms() -> None:
     attempt("bf16 wide", lambda: right_result(*args, True, form="PERSISTENT", **WIDE))
     attempt("bf16 right", lambda: right_result(*args, False, form="PERSISTENT", **WIDE))
     attempt("linear by rule", lambda: by_rule(100352, 64, 256, "relu"))
-    attempt("convolution by rule", lambda: by_rule(32, 64, 256, "conv"))
     torch.backends.cuda.matmul.allow_tf32 = True
     single = (torch.float32, (512, 256, 384), True)
     for form in ("TILES", "DESCRIPTORS"):
         attempt(f"tf32 {form}", lambda f=form: right_result(*single, form=f, **SMALL))
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+# -- operands that are computed --------------------------------------------------------------------
+
+
+def int8(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    return x @ (w.to(x.dtype) * s[:, None]).t()
+
+
+def int4(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """Two numbers in a byte, a scale for each 32."""
+    numbers = torch.stack([w & 15, w >> 4], -1).reshape(len(w), -1, 32)
+    return x @ ((numbers.to(x.dtype) - 8) * s[:, None, None]).reshape(len(w), -1).t()
+
+
+def narrow(m: int, k: int, n: int, bits: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    w = torch.randint(-128, 128, (n, k * bits // 8), device=DEVICE).to(torch.int8)
+    x, s = half(m, k), half(n) / 8
+    return (int8, (x, w, s)) if bits == 8 else (int4, (x, w.view(torch.uint8), s))
+
+
+COMPUTED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "cast": (lambda x, w: x.bfloat16() @ w.t(), lambda: (half(300, 256).float(), half(200, 256))),
+    "int8": (int8, lambda: narrow(300, 256, 200, 8)[1]),
+    "int8, odd": (int8, lambda: narrow(70, 200, 90, 8)[1]),
+    "int4": (int4, lambda: narrow(300, 256, 200, 4)[1]),
+    "gate": (lambda g, x, w: (F.silu(g) * x) @ w.t(),
+             lambda: (half(300, 256) * 8, half(300, 256), half(200, 256))),
+    "norm": (lambda x, w: F.rms_norm(x, x.shape[-1:]) @ w.t(),
+             lambda: (half(300, 256), half(200, 256))),
+    "rows": (lambda x, r, w: x[r] @ w.t(),
+             lambda: (half(90, 256), torch.randint(90, (300,), device=DEVICE), half(200, 256))),
+}  # fmt: skip
+
+
+def computed(name: str, form: str) -> str:
+    """The operand is part of the product's kernel, and the result is eager's."""
+    function, made = COMPUTED[name]
+    inputs = made()
+    with forced(ProductChoice(form=form, prologue=True, **SMALL)), torch.no_grad():
+        run = compiled(function, on_error="raise")
+        found = run(*inputs)
+        torch.cuda.synchronize()
+        wanted = function(*(t.double() if t.dtype.is_floating_point else t for t in inputs))
+    assert not run.aten_ops, run.aten_ops
+    kernels = [k for r in run.reports for k in r.scheduled]
+    assert len(kernels) == (2 if name == "norm" else 1), kernels
+    off = ((found.double() - wanted).abs().max() / wanted.abs().max()).item()
+    assert off < 1.6e-2, f"off by {off:.2e}"
+    return f"off {off:.1e} {[k.choice.descriptors for k in kernels]}"
+
+
+def ways(m: int, k: int, n: int, bits: int) -> str:
+    """Microseconds of a weight of few bits: the quickest of ours with the weight widened inside and
+    apart, and the library behind a kernel that widens it."""
+    function, inputs = narrow(m, k, n, bits)
+    options = {"max_autotune_gemm": True, "max_autotune_report_choices_stats": False,
+               "autotune_local_cache": False, "compile_threads": 16, "on_error": "raise",
+               "max_autotune_budget_seconds": min(12.0, max(left(), 1.0))}  # fmt: skip
+    with torch.no_grad():
+        run = compiled(function, **options)
+        run(*inputs)
+    (report,) = run.reports
+    (finding,) = report.tuning.findings
+    kinds: dict[str, list[float]] = {"rule": [finding.seconds * 1e6]}
+    for trial in finding.trials:
+        choice, ratio = trial.choice, trial.ratio
+        kind = "library" if choice.backend == "ATEN" else f"prologue={choice.prologue}"
+        if ratio is not None and choice.fused:
+            kinds.setdefault(kind, []).append(ratio.median * ratio.seconds * 1e6)
+    return f"{ {kind: round(min(us), 1) for kind, us in kinds.items()} } -> {finding.choice!r}"
+
+
+def prologues() -> None:
+    for name in COMPUTED:
+        for form in ("TILES", "PERSISTENT"):
+            attempt(f"{name} {form}", lambda n=name, f=form: computed(n, f))
+    for rows in (1, 16, 256):
+        attempt(f"int8, {rows} rows", lambda m=rows: ways(m, 4096, 4096, 8))
+    attempt("int4, 1 row", lambda: ways(1, 4096, 4096, 4))
+    attempt("int4, 16 rows", lambda: ways(16, 4096, 4096, 4))
 
 
 # -- the products of known models ------------------------------------------------------------------
@@ -273,7 +354,9 @@ def models() -> None:
         attempt(f"{name} tuned", lambda n=name: tuned(n))
 
 
-PARTS: dict[str, Callable[[], None]] = {"forms": forms, "models": models, "shapes": shapes}
+PARTS: dict[str, Callable[[], None]] = {
+    "forms": forms, "prologues": prologues, "models": models, "shapes": shapes
+}  # fmt: skip
 
 
 def main(arguments: list[str]) -> None:

@@ -88,6 +88,10 @@ def candidates(size: Size, target: Target, config: Config, machine: Machine) -> 
     if size.follows and config.benchmark_epilogue_fusion and config.epilogue_fusion:
         apart = (replace(choice, fused=False) for choice in ours)
         found += [choice for choice in apart if _room(choice, size)][:1]
+    if size.prepares and config.benchmark_epilogue_fusion and config.prologue_fusion:
+        # The engine copies tiles as they lie: what is computed from them, threads load.
+        inside = [replace(choice, prologue=True) for choice in ours if choice.form == "TILES"]
+        ours = inside + [replace(choice, prologue=False) for choice in ours]
     return found + ours
 
 

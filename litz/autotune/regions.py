@@ -22,7 +22,7 @@ from litz.autotune.fingerprint import digest
 from litz.config import Config
 from litz.ir.convolution import convolution_of
 from litz.ir.graph import Graph
-from litz.ir.product import kernel_product, product_phase
+from litz.ir.product import SIDES, is_stored, kernel_product, product_phase
 from litz.ir.program import Extern, Kernel, KernelGraph
 from litz.passes.aliasing import viewed_operand
 from litz.passes.fold_channel_factors import of_parameters
@@ -47,7 +47,8 @@ SLICES = (aten.select.int, aten.slice.Tensor, operator.getitem)
 class Size:
     """A product of `rows` x `depth` by `depth` x `columns`, `batches` of them. `follows` says
     whether its kernel does more; `kept`, whether the right operand is made of parameters;
-    `prepares` and `finishes`, whether it could make its left operand and finish whole rows."""
+    `prepares` and `finishes`, whether it could make its left operand, or either one on a GPU, and
+    finish whole rows."""
 
     batches: int
     rows: int
@@ -111,7 +112,8 @@ def regions(
             if ours is not None:
                 names |= _done_otherwise(names, steps, products - {node.name})
             cut = _Cut(graph, known, steps.keys(), names).graph()
-            size = _size(node, known, len(names) > 1, _around(product))
+            around = _around(product) if target.panels else (_computes(product), False)
+            size = _size(node, known, len(names) > 1, around)
             if cut is not None and size is not None:
                 found.append(Region(node.name, size, cut, _mark(cut)))
     return found
@@ -160,6 +162,12 @@ def _around(step: Kernel | Extern) -> tuple[bool, bool]:
     if place is None or not isinstance(step, Kernel):
         return False, False
     return place > 0, place < len(step.phases) - 1
+
+
+def _computes(step: Kernel | Extern) -> bool:
+    """Whether a GPU's product computes an operand as it reads it."""
+    product = kernel_product(step) if isinstance(step, Kernel) else None
+    return product is not None and not all(is_stored(product, side) for side in SIDES)
 
 
 def _size(

@@ -101,7 +101,9 @@ class Tuner:
         """The kernels if a GPU's products were all ours; None where the rules have them so."""
         if self.target.kind == "cpu":
             return None
-        return self._kernels(Choices(products={ANY: ProductChoice(form="TILES")}))
+        inside = True if self.config.benchmark_epilogue_fusion else None
+        most = ProductChoice(form="TILES", prologue=inside)
+        return self._kernels(Choices(products={ANY: most}))
 
     def _joined(self) -> KernelGraph:
         """The kernels with as much around each product as may be: what is timed holds all that a

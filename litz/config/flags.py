@@ -277,7 +277,9 @@ class Config:
         "Let what follows a product or a convolution be part of its kernel.",
     )
     prologue_fusion: bool = flag(
-        True, "fuse", "Let what makes the left operand of a product be part of its kernel."
+        True,
+        "fuse",
+        "Let what makes the left operand of a product (on a GPU, either) be part of its kernel.",
     )
     aggressive_fusion: bool = flag(
         False, "fuse", "Let loops of equal rows share a kernel also if that saves a launch alone."

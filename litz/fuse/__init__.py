@@ -46,7 +46,7 @@ def fuse(
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     shown = _shown(program)
-    inlined = inline_producers(program, target, config)
+    inlined = inline_producers(program, target, config, choices)
     simplifier = Simplifier(config.emulate_precision_casts)
     loops, cut = split_pieces(inlined.body, simplifier)
     loops, spread = spread_shared(loops, target)

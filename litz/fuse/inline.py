@@ -16,7 +16,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from litz.config import Config
+from litz.fuse.prologues import STORED, Prologues, Verdicts, rounded
 from litz.ir.attention import Axes, loop_attention, walk_of
+from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import Expr, walk
 from litz.ir.ops import OPS
 from litz.ir.product import loop_product
@@ -72,15 +74,19 @@ class Inlined:
     decisions: tuple[Decision, ...]
 
 
-def inline_producers(program: LoopProgram, target: Target, config: Config) -> Inlined:
+def inline_producers(
+    program: LoopProgram, target: Target, config: Config, choices: Choices = NO_CHOICES
+) -> Inlined:
     """Decide backwards, substitute forwards."""
-    inliner = _Inliner(program, target, config)
+    inliner = _Inliner(program, target, config, choices)
     inliner.decide()
     return Inlined(tuple(inliner.substituted()), tuple(reversed(inliner.decisions)))
 
 
 class _Inliner:
-    def __init__(self, program: LoopProgram, target: Target, config: Config) -> None:
+    def __init__(
+        self, program: LoopProgram, target: Target, config: Config, choices: Choices
+    ) -> None:
         self.body = program.body
         self.target, self.config = target, config
         self.decisions: list[Decision] = []
@@ -116,6 +122,13 @@ class _Inliner:
             if isinstance(output.value, ViewArg):
                 self.kept.add(output.value.buffer)
         self.inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
+        self.prologues = {} if target.panels else self._prologues(choices)
+
+    def _prologues(self, choices: Choices) -> Verdicts:
+        alone = {b: at[0] for b, at in self.writers.items() if len(at) == 1}
+        makers = {b: at for b, at in alone.items() if isinstance(self.body[at], Loop)}
+        given = (self.body, makers, self.readers, self._stays, self.config, choices)
+        return Prologues(*given).verdicts()
 
     # -- deciding ----------------------------------------------------------------------------
 
@@ -139,7 +152,10 @@ class _Inliner:
                 for root, _ in value.sites:
                     self.size[root] += 1
                     self.streams[root] = self._streams_with(root, step)
-                self._record("inlined", step, value, f"computed at {len(value.sites)} site(s)")
+                where = f"computed at {len(value.sites)} site(s)"
+                if self.prologues.get(target, "") is None:
+                    where = "the product that reads it computes it (prologue_fusion)"
+                self._record("inlined", step, value, where)
             else:
                 self._record("refused", step, value, reason)
 
@@ -175,6 +191,25 @@ class _Inliner:
 
     def _refusal(self, step: Loop, value: _Value) -> str | None:
         """Why the value is stored instead; None if it is written into its readers."""
+        reason = self._stays(step)
+        if reason is not None:
+            return reason
+        store = step.stores[0]
+        if not value.sites:
+            return "nothing reads it"
+        if any(root in self.products for root, _ in value.sites):
+            apart = self.prologues.get(store.buffer, STORED)
+            alone = all(root in self.products for root, _ in value.sites)
+            dear = self._size_refusal(value) if alone else self._cost_refusal(step, value)
+            return apart or dear or self._order_refusal(step, value)
+        if not self._may_be_attended(store):
+            return "attention reads its operands from memory"
+        if self._is_made_once(step, value):
+            return "it is made of parameters alone, once and not at each call"
+        return self._cost_refusal(step, value) or self._order_refusal(step, value)
+
+    def _stays(self, step: Loop) -> str | None:
+        """Why a value is stored, wherever it is read."""
         store = step.stores[0]
         if store.buffer in self.inputs:
             return "it updates an input"
@@ -184,15 +219,7 @@ class _Inliner:
             return "several loops write parts of it"
         if step.reduced or _has_scan(store.value):
             return "it is a reduction"
-        if not value.sites:
-            return "nothing reads it"
-        if any(root in self.products for root, _ in value.sites):
-            return "a product takes rows of its operands, stored or made beside it"
-        if not self._may_be_attended(store):
-            return "attention reads its operands from memory"
-        if self._is_made_once(step, value):
-            return "it is made of parameters alone, once and not at each call"
-        return self._cost_refusal(step, value) or self._order_refusal(step, value)
+        return None
 
     def _is_made_once(self, step: Loop, value: _Value) -> bool:
         """Whether a small value is held from call to call, if it is not written into its readers,
@@ -241,11 +268,18 @@ class _Inliner:
             dear = False
         if value.repeats > 1 and (heavy or dear):
             return f"it would be computed {value.repeats} times for each element"
-        if any(self.size[root] >= config.max_fusion_size for root, _ in value.sites):
-            return f"its reader already holds max_fusion_size={config.max_fusion_size} ops"
+        large = self._size_refusal(value)
+        if large is not None:
+            return large
         walked = max((len(self._streams_with(root, step)) for root, _ in value.sites), default=0)
         if walked > self.target.streams:
             return f"{walked} arrays walked at once push each other out of the cache"
+        return None
+
+    def _size_refusal(self, value: _Value) -> str | None:
+        most = self.config.max_fusion_size
+        if any(self.size[root] >= most for root, _ in value.sites):
+            return f"its reader already holds max_fusion_size={most} ops"
         return None
 
     def _streams_with(self, root: int, step: Loop) -> set[Buffer]:
@@ -301,7 +335,8 @@ class _Inliner:
             if position in self.inlined:
                 finals[store.buffer] = (final, ordered)
             else:
-                result.append(Loop(step.axes, step.reduced, (final,), ordered))
+                made = Loop(step.axes, step.reduced, (final,), ordered)
+                result.append(rounded(made) if self.prologues and used else made)
         return result
 
 

@@ -55,7 +55,8 @@ class ProductChoice(_Short):
     warps: int | None = None
     stages: int | None = None  # steps that are under way
     rows: bool | None = None  # and so is what needs whole rows of it
-    prologue: bool | None = None  # what makes its left operand is part of its kernel
+    # What makes its left operand, or either one on a GPU, is part of its kernel.
+    prologue: bool | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from litz.ir.dtypes import BF16, F16, F32, F64, I8, I32, DType
+from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, U8, DType
 from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
 from litz.ir.index import (
     ONE,
@@ -171,8 +171,10 @@ def stored_load(operand: Expr) -> Expr | None:
 # -- the operands of tensor cores ----------------------------------------------------------------
 
 
+SIDES = ("left", "right")
 # What tensor cores multiply, and the type of the sums they add it to.
 MULTIPLIED: dict[DType, DType] = {BF16: F32, F16: F32, F32: F32, I8: I32}
+BYTES: frozenset[DType] = frozenset({I8, U8, BOOL})
 
 
 def multiplied(operand: Expr) -> Expr:
@@ -181,11 +183,20 @@ def multiplied(operand: Expr) -> Expr:
 
 
 def multiplied_type(product: Product) -> DType | None:
-    """The type of both operands, if tensor cores take it."""
+    """The type of both operands, if tensor cores take it. Bytes are numbers of any float type, so
+    they are widened to that of the other operand; two operands of bytes, to halves."""
     kinds = {multiplied(n).dtype for n in (product.left, product.right)}
+    if product.node.dtype is F32:
+        kinds = kinds - BYTES or {BF16}
     found = kinds.pop()
     fits = not kinds and MULTIPLIED.get(found) is product.node.dtype
     return found if fits else None
+
+
+def is_stored(product: Product, side: str) -> bool:
+    """Whether tensor cores take the operand on a side as it lies in memory."""
+    node = multiplied(getattr(product, side))
+    return node.op == "load" and node.dtype is multiplied_type(product)
 
 
 @dataclass(frozen=True)

@@ -322,7 +322,10 @@ def _narrow_weight(
     k = axis("r0", a.shape[1].number)
     lanes = low.target.vector_bytes // F32.bytes
     if not low.target.panels:
-        raise NotGenerated("products with narrow weights are the library's on this target")
+        if a.shape[0] is not ONE or low.config.max_autotune_gemm_backends == "ATEN":
+            raise NotGenerated("products with narrow weights are the library's on this target")
+        _emit(low, target, (i, j), (a.at((i, k)), value(k, j)), k)
+        return low.whole(target)
     if lanes < 2 or target.shape[1].number < lanes or a.shape[1].number < SHORTEST_SUM:
         raise NotGenerated("a small product")
     width = low.panel_columns(F32.bytes, target.shape[1].number)

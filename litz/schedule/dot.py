@@ -15,16 +15,16 @@ import torch
 from litz.ir.choices import BY_RULE, ProductChoice
 from litz.ir.dtypes import BF16, F16, F32, I8
 from litz.ir.expr import extent_of
-from litz.ir.index import coefficient
 from litz.ir.product import (
+    SIDES,
     Product,
+    is_stored,
     kernel_product,
     matrix_of,
-    multiplied,
     multiplied_type,
     stored_load,
 )
-from litz.ir.program import Kernel, loads
+from litz.ir.program import Kernel
 from litz.ir.scheduled import Tiling, power_of_two
 from litz.ir.sizes import is_known
 from litz.schedule.tile import folded, is_far
@@ -64,10 +64,11 @@ def dot_tiles(
     groups = [g for g in (product.batch, product.rows, product.columns) if g]
     whole = folded(kernel, groups)
     found = kernel_product(whole)
-    if found is None or is_far(whole) or not _is_plain(found):
+    if found is None or is_far(whole):
         return None
     rule = product_tiling(found, target)
-    if chosen.form is None and _waits(found, target):
+    stored = all(is_stored(found, side) for side in SIDES)
+    if chosen.form is None and stored and _waits(found, target):
         chosen = replace(chosen, form="PERSISTENT", stages=SHORT_STAGES)
     if multiplied_type(found) is F32:
         rule = replace(rule, precision=_precision(kernel))
@@ -93,17 +94,6 @@ def _precision(kernel: Kernel) -> str:
     unless told else; and exactly in what is spelled as a sum."""
     asked = any(o.op in SHORTENED for o in kernel.origins)
     return "tf32" if asked and torch.backends.cuda.matmul.allow_tf32 else "ieee"
-
-
-def _is_plain(product: Product) -> bool:
-    """Places follow from axes alone, nothing is left out, and one step along the sum is the same
-    everywhere."""
-    for node in (*loads(product.left), *loads(product.right)):
-        if loads(*node.index) or node.guard is not None:
-            return False
-        if coefficient(node.index[0], product.depth) is None:
-            return False
-    return True
 
 
 def product_tiling(product: Product, target: Target) -> Tiling:
@@ -142,7 +132,7 @@ def _as_chosen(rule: Tiling, product: Product, target: Target, chosen: ProductCh
     )  # fmt: skip
     if chosen.form in (None, "TILES") or tiling.precision == "ieee":
         return tiling
-    copied = tuple(s for s in ("left", "right") if _is_copied(product, s, tiling))
+    copied = tuple(s for s in SIDES if _is_copied(product, s, tiling))
     programs = target.threads * (1 if chosen.form == "PERSISTENT" else 0)
     return replace(tiling, descriptors=copied, programs=programs)
 
@@ -150,9 +140,8 @@ def _as_chosen(rule: Tiling, product: Product, target: Target, chosen: ProductCh
 def _is_copied(product: Product, side: str, tiling: Tiling) -> bool:
     """Whether the GPU's engine can copy the tiles of an operand: it is stored as it is multiplied,
     its rows lie at even distances, and along one of its axes without gaps."""
-    operand = product.left if side == "left" else product.right
-    node = stored_load(operand)
-    if node is None or multiplied(operand) is not node:
+    node = stored_load(product.left if side == "left" else product.right)
+    if node is None or not is_stored(product, side):
         return False
     matrix = matrix_of(product, side)
     if matrix is None or not (matrix.depth == 1 or matrix.across == 1):

@@ -19,7 +19,7 @@ from litz.autotune.stored import choice_of
 from litz.autotune.trial import Here, Variant
 from litz.capture import capture
 from litz.config import snapshot
-from litz.ir.choices import ProductChoice
+from litz.ir.choices import ANY, ProductChoice
 from litz.ir.graph import Graph
 from litz.ir.program import Extern
 from litz.ir.scheduled import Tiling
@@ -34,7 +34,10 @@ UP = Size(1, 4096, 768, 3072, "bfloat16", 2, True, True)
 Times = Callable[[Any], float | str]
 
 
-def captured(function: Any, *shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> Graph:
+def captured(
+    function: Any, *shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16,
+    weight: torch.dtype | None = None,
+) -> Graph:  # fmt: skip
     """A function's graph as it is tuned for a GPU."""
     found: list[Graph] = []
 
@@ -43,7 +46,8 @@ def captured(function: Any, *shapes: tuple[int, ...], dtype: torch.dtype = torch
         return module.forward
 
     with FakeTensorMode(), torch.no_grad():
-        inputs = [torch.empty(s, dtype=dtype) for s in shapes]
+        kinds = [weight or dtype if k == 1 else dtype for k in range(len(shapes))]
+        inputs = [torch.empty(s, dtype=d) for s, d in zip(shapes, kinds, strict=True)]
         inputs = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs]
         through_aot(lambda *args: function(*args), compiler)(*inputs)
     return found[0]
@@ -141,6 +145,43 @@ def test_convolutions_of_single_places_are_asked_about(made_up: Any) -> None:
     (chosen,) = tuning.choices.products.values()
     assert chosen.form is not None and len(asked) > 4
     assert isinstance(prepared[0].program.body[0], Extern)
+
+
+def int8(x: Any, w: Any, s: Any) -> torch.Tensor:
+    return x @ (w.to(x.dtype) * s[:, None]).t()
+
+
+def test_what_computes_an_operand_is_timed_inside_and_apart(made_up: Any) -> None:
+    shapes = ((64, 2048), (4096, 2048), (4096,))
+    graph = captured(int8, *shapes, weight=torch.int8)
+
+    def times(choice: ProductChoice) -> float:
+        return 0.5 if choice.prologue else 0.7 if choice.backend == "LITZ" else 1.0
+
+    flags: dict[str, Any] = {"max_autotune_gemm": True}
+    tuning, asked, prepared = made_up(graph, times, **flags)
+    (chosen,) = tuning.choices.products.values()
+    assert chosen.prologue and chosen.form == "TILES"
+    ours = [choice for choice in asked if choice.form is not None and choice.fused]
+    assert {c.form for c in ours if c.prologue} == {"TILES"}
+    assert len({c.form for c in ours if c.prologue is False}) > 1
+    assert all(c.prologue is not None for c in ours)
+    # The unit of a trial holds the weight's cast and scale, so both ways do the same work.
+    for variant in prepared:
+        choice = variant.choices.products[ANY]
+        inside = choice.prologue or not choice.fused  # that one is otherwise by rule
+        assert len(variant.program.body) == (1 if inside else 2) + bool(choice.slices)
+        assert {"x0", "x1", "x2"} == {b.name for b in variant.program.inputs}
+    flags |= {"autotune_local_cache": False}
+    for more in ({"benchmark_epilogue_fusion": False}, {"prologue_fusion": False}):
+        _, asked, _ = made_up(graph, times, **flags, **more)
+        assert asked and not any(choice.prologue is not None for choice in asked)
+
+
+def test_what_follows_a_product_is_not_taken_from_it(made_up: Any) -> None:
+    """The GELU between two products is the first one's, not the second one's."""
+    _, asked, _ = made_up(captured(layer, *SHAPES), lambda choice: 1.5, max_autotune_gemm=True)
+    assert asked and not any(choice.prologue is not None for choice in asked)
 
 
 def test_the_budget_is_kept(made_up: Any, monkeypatch: pytest.MonkeyPatch) -> None:

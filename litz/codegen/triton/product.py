@@ -15,12 +15,20 @@ by threads or, through descriptors, by the GPU's own engine; or computed from wh
 
 from __future__ import annotations
 
-from litz.codegen.triton.ops import TYPES
+from litz.codegen.triton.ops import TYPES, converted
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values
 from litz.ir.dtypes import F32, I8
 from litz.ir.expr import Expr, axis, substitute
-from litz.ir.product import Product, kernel_product, matrix_of, multiplied, stored_load
+from litz.ir.product import (
+    SIDES,
+    Product,
+    kernel_product,
+    matrix_of,
+    multiplied,
+    multiplied_type,
+    stored_load,
+)
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Tiling
 
@@ -113,7 +121,7 @@ class ProductEmitter:
         total = values.line(f"tl.zeros({shape}, {kind})", sides, False)
         lines = [f"for start in range(0, {product.depth.extent.number}, {step}):"]
         names = []
-        for side in ("left", "right"):
+        for side in SIDES:
             copied = side in self.tiling.descriptors
             made, name = self._copied(side) if copied else self._computed(side)
             lines += [INDENT + line for line in made]
@@ -162,10 +170,14 @@ class ProductEmitter:
             inner.lines.append(f"{along.attr}_in = {along.attr} < {depth}")
         operand = multiplied(product.left if left else product.right)
         moved = substitute(operand, {product.depth: along})
-        name = inner.value(moved).text
+        name = inner.full(inner.value(moved), moved)
+        kind = multiplied_type(product)
+        assert kind is not None
+        if moved.dtype is not kind:
+            name = inner.line(converted(name, moved.dtype, kind), tile.sides, True).text
         if moved.op != "load" and tile.is_masked(along):
             # What is computed from the zeros behind the end of the sum need not be zero.
-            zero = "0" if moved.dtype is I8 else "0.0"
-            text = f"tl.where({along.attr}_in, {name}, {zero})"
+            text = f"tl.where({along.attr}_in, {name}, {'0' if kind is I8 else '0.0'})"
             name = inner.line(text, tile.sides, True).text
+        self.values.checks |= inner.checks
         return inner.lines, name

@@ -44,6 +44,10 @@ INFINITE[1:, ::3] = X[1:, ::3]
 INFINITE[2, 7], INFINITE[3, 4], INFINITE[4, :9], INFINITE[5, 11] = (
     math.inf, math.nan, -math.inf, -3e38
 )  # fmt: skip
+W8 = torch.randint(
+    -128, 128, (70, 128), generator=torch.Generator().manual_seed(9), dtype=torch.int8
+)
+S8 = torch.rand(70, generator=torch.Generator().manual_seed(10)).bfloat16()
 SQUARE = torch.randn(128, 128, generator=torch.Generator().manual_seed(7)) / 8
 
 
@@ -144,6 +148,14 @@ OPS: dict[str, Case] = {
                 (ROWS_OF_128[:1], SQUARE, SQUARE.flip(0))),
     "few_rows": (lambda x, w: F.gelu(F.linear(x, w, w[0])),
                  (ROWS_OF_128.bfloat16(), SQUARE.bfloat16())),
+    "one_row_of_bytes": (
+        lambda x, w, b, s: [
+            x @ (w.to(x.dtype) * s[:, None]).t(),
+            x @ (torch.stack([b & 15, b >> 4], -1).view(70, 128).to(x.dtype) - 8).t(),
+            torch.ops.aten._weight_int8pack_mm(x, w, s),
+        ],
+        (ROWS_OF_128[:1].bfloat16(), W8, W8[:, :64].contiguous().view(torch.uint8), S8),
+    ),
     "few_rows_of_columns": (lambda x, w: x @ w[:, :70], (ROWS_OF_128.half(), SQUARE.half())),
     "batches_of_rows": (lambda x: x.view(5, 4, 32) @ x.view(5, 32, 4).repeat(1, 1, 8) + 1,
                         (ROWS_OF_128.bfloat16(),)),

@@ -77,6 +77,7 @@ THREE, FOUR = drawn(4, 3, 40, 64), drawn(5, 3, 64, 48)
 # A sum in another order may be rounded to a neighbour.
 ONE_BIT = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
 EPILOGUE = 2e-2  # halves are rounded where they are stored, and that differs from stage to stage
+EAGER = 2e-2  # the same, and of sums
 
 CASES: dict[str, Case] = {
     **_forms(),
@@ -139,6 +140,76 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
+def _int8(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """One scale for each column."""
+    return x @ (w.to(x.dtype) * s[:, None]).t()
+
+
+def _int8_in_groups(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """One for each column and 32 points of the sum; the weight lies the other way round."""
+    return x @ (w.to(x.dtype).view(-1, 32, w.shape[1]) * s[:, None]).reshape(w.shape)
+
+
+def _int4(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    """Two numbers in a byte, the even one in its low half."""
+    numbers = torch.stack([w & 15, w >> 4], -1).reshape(len(w), -1, 32)
+    return x @ ((numbers.to(x.dtype) - 8) * s.t()[:, :, None]).reshape(len(w), -1).t()
+
+
+def _normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)) @ w.t()
+
+
+I8, U8 = drawn(8, 90, 96, dtype=torch.int8), drawn(9, 90, 48, dtype=torch.int8).view(torch.uint8)
+S, G = drawn(10, 90) / 8, drawn(11, 3, 90) / 8
+ROWS = torch.randint(0, 70, (40,), generator=torch.Generator().manual_seed(12))
+INSIDE = _choice("TILES", prologue=True)
+ALONE = {"max_autotune_gemm_backends": "LITZ"}
+# What computes an operand, computed where it is read.
+CASES |= {
+    "bytes": Case(lambda x, w: x @ w.to(x.dtype).t(), (X, I8), INSIDE),
+    "bytes of both": Case(
+        lambda x, w: x.bfloat16() @ w.bfloat16().t(), (drawn(0, 70, 96, dtype=torch.int8), I8),
+        INSIDE, loose=EPILOGUE,
+    ),
+    "int8": Case(_int8, (X, I8, S), INSIDE, loose=EPILOGUE),
+    "int8, other operand copied": Case(
+        _int8, (X, I8, S), _choice("PERSISTENT", prologue=True), ("left",), loose=EPILOGUE
+    ),
+    "int8, f32": Case(_int8, (X.float(), I8, S.float()), _choice("TILES", step=16, prologue=True)),
+    "int8, f16": Case(_int8, (X.half(), I8, S.half()), INSIDE, loose=EPILOGUE),
+    "int8 in groups": Case(_int8_in_groups, (X, I8.t().contiguous(), G), INSIDE, loose=EPILOGUE),
+    "int4": Case(_int4, (X, U8, G), INSIDE, loose=EPILOGUE),
+    "int8 of an odd sum": Case(
+        lambda x, w, s: _int8(x + 1, w + 3, s), (X[:, :50], I8[:, :50].contiguous(), S), INSIDE,
+        loose=EPILOGUE,
+    ),
+    "int8 in slices": Case(
+        _int8, (X, I8, S), _choice("TILES", prologue=True, slices=3), (), 2, loose=EPILOGUE
+    ),
+    "int8 apart": Case(
+        _int8, (X, I8, S), _choice("TILES", prologue=False), (), 2, loose=EPILOGUE
+    ),
+    "int8 by rule": Case(_int8, (X, I8, S), ProductChoice(), options=ALONE, loose=EPILOGUE),
+    "a cast, and more behind": Case(
+        lambda x, w, b: F.gelu(F.linear(x.bfloat16(), w, b)), (X.float(), W, B), INSIDE,
+        loose=EPILOGUE,
+    ),
+    "gate": Case(lambda g, x, w: (F.silu(g) * x) @ w.t(), (X, X + 1, W), INSIDE, loose=EPILOGUE),
+    "norm": Case(_normed, (X, W), INSIDE, (), 2, loose=EPILOGUE),
+    "rows of a table": Case(
+        lambda x, rows, w: x[rows] @ w.t(), (X, ROWS, W), INSIDE, loose=EPILOGUE
+    ),
+    "one row for all": Case(
+        lambda x, w: (x[:1] * 2).expand(70, 96) @ w.t(), (X, W), INSIDE, loose=EPILOGUE
+    ),
+    "batch of bytes": Case(
+        lambda x, w: x @ w.to(x.dtype), (THREE, drawn(5, 3, 64, 48, dtype=torch.int8)), INSIDE,
+        loose=EPILOGUE,
+    ),
+}  # fmt: skip
+
+
 def check(name: str) -> list[dict[str, Any]]:
     """Run a case and compare it; its kernels, as they go to the builder."""
     there, case = _interpreter(), CASES[name]
@@ -158,6 +229,9 @@ def check(name: str) -> list[dict[str, Any]]:
     exact = max(case.loose, ONE_BIT.get(case.inputs[0].dtype, 0.0))
     for k, (a, b) in enumerate(zip(found, expected, strict=True)):
         np.testing.assert_allclose(a, b, rtol=exact, atol=exact, err_msg=f"result {k}")
+    if case.choice.prologue is not None:  # roundings between may be left out; nothing else may
+        wanted = as_array(case.function(*case.inputs))
+        np.testing.assert_allclose(found[0], wanted, rtol=EAGER, atol=EAGER * abs(wanted).max())
     return [asdict(kernel) for kernel in graph.source.kernels]
 
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from litz.build import triton as built
 from litz.config import snapshot
-from litz.ir.choices import ANY, BY_RULE, NO_CHOICES, Choices, ProductChoice
+from litz.ir.choices import ANY, BY_RULE, Choices, ProductChoice
 from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
 from litz.target import cuda
@@ -94,20 +94,30 @@ def test_the_library_computes_what_nobody_chose() -> None:
     assert not product(ours, 256, 64, 96, dtype=torch.bfloat16, **library).scheduled
 
 
-def kernels_of(function: Any, *shapes: tuple[int, ...], **options: Any) -> list[Any]:
-    """How many kernels on a GPU, with what flags; calls of libraries are None."""
+def on_gpu(
+    function: Any, *shapes: tuple[int, ...], types: tuple[torch.dtype, ...] = (),
+    choice: ProductChoice = BY_RULE, **options: Any,
+) -> Stages:  # fmt: skip
+    """A function of bfloat16, or of these types, on a GPU, up to its schedule."""
     found: list[Stages] = []
     target = replace(cuda((9, 0), 132), device="cpu")
+    choices = Choices(products={ANY: choice})
 
     def compiler(module: torch.fx.GraphModule) -> Any:
-        found.append(staged(module, target, snapshot(options), inputs, NO_CHOICES))
+        found.append(staged(module, target, snapshot(options), inputs, choices))
         return module.forward
 
     with FakeTensorMode(), torch.no_grad():
-        inputs = [torch.empty(*s, dtype=torch.bfloat16) for s in shapes]
+        kinds = types or (torch.bfloat16,) * len(shapes)
+        inputs = [torch.empty(*s, dtype=d) for s, d in zip(shapes, kinds, strict=True)]
         inputs = [t.to(memory_format=torch.channels_last) if t.dim() == 4 else t for t in inputs]
         through_aot(lambda *args: function(*args), compiler)(*inputs)
-    return [k.choice for k in found[0].scheduled]
+    return found[0]
+
+
+def kernels_of(function: Any, *shapes: tuple[int, ...], **options: Any) -> list[Any]:
+    """How kernels on a GPU are tiled, with what flags."""
+    return [k.choice for k in on_gpu(function, *shapes, **options).scheduled]
 
 
 SHORT = ((100352, 64), (256, 64), (256,))
@@ -137,15 +147,113 @@ def test_convolutions_of_single_places_are_products() -> None:
         return F.conv2d(*args, **more).relu()
 
     shapes = ((32, 64, 56, 56), (256, 64, 1, 1), (256,))
-    (ours,) = kernels_of(image, *shapes, max_autotune_conv_backends="LITZ")
+    alone = {"max_autotune_conv_backends": "TRITON"}
+    (ours,) = kernels_of(image, *shapes, **alone)
     assert ours.depth == 64 and ours.descriptors == ("left", "right")
-    for options in ({}, {"max_autotune_conv_backends": "LITZ", "conv_1x1_as_mm": False}):
+    for options in ({}, {"max_autotune_conv_backends": "ATEN"}, {"conv_1x1_as_mm": False} | alone):
         assert not any(k.depth for k in kernels_of(image, *shapes, **options))
     deep = ((32, 512, 14, 14), (256, 512, 1, 1), (256,))
-    (ours,) = kernels_of(image, *deep, max_autotune_conv_backends="TRITON")
-    assert ours.depth
+    assert all(k.depth for k in kernels_of(image, *deep, **alone))
     strided = kernels_of(lambda *a: image(*a, stride=2), *deep, max_autotune_conv_backends="LITZ")
     assert not any(k.depth for k in strided)
+
+
+BYTES = (torch.bfloat16, torch.int8, torch.bfloat16)
+ALONE = {"max_autotune_gemm_backends": "LITZ"}
+
+
+def int8(x: Any, w: Any, s: Any) -> Any:
+    return x @ (w.to(x.dtype) * s[:, None]).t()
+
+
+def weight(rows: int, **options: Any) -> Stages:
+    """x @ w of so many rows, 256 points and 512 columns, w in int8 with a scale a column."""
+    return on_gpu(int8, (rows, 256), (512, 256), (512,), types=BYTES, **options)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 512])
+def test_a_weight_of_bytes_is_widened_where_it_is_read(rows: int) -> None:
+    made = weight(rows, **({} if rows == 1 else ALONE))
+    (kernel,) = made.scheduled
+    assert bool(kernel.choice.depth) == (rows > 1)
+    assert {b.dtype.name for b in kernel.arguments} == {"bf16", "i8"}
+    reasons = [d.reason for d in made.kernels.decisions if d.action == "inlined"]
+    assert reasons == ["the product that reads it computes it (prologue_fusion)"] * 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "reason"),
+    [
+        (513, {}, "each of 5 tiles would compute it"),
+        (16, {"prologue_fusion": False}, "(prologue_fusion, or timing)"),
+        (16, {"choice": ProductChoice(prologue=False)}, "(prologue_fusion, or timing)"),
+    ],
+)
+def test_a_weight_is_widened_apart(rows: int, options: Any, reason: str) -> None:
+    made = weight(rows, **ALONE, **options)
+    assert len(made.scheduled) == 2
+    assert any(d.action == "refused" and reason in d.reason for d in made.kernels.decisions)
+
+
+INSIDE = ProductChoice(form="TILES", prologue=True)
+
+
+def test_a_choice_overrules_the_rule_about_operands() -> None:
+    assert len(weight(4096, choice=INSIDE).scheduled) == 1
+    single = (torch.float32, torch.bfloat16)
+
+    def cast(x: Any, w: Any) -> Any:
+        return x.bfloat16() @ w.t()
+
+    shapes = ((256, 64), (512, 64))
+    apart = on_gpu(cast, *shapes, types=single, **ALONE)
+    assert len(apart.scheduled) == 2
+    assert any("moves no more bytes" in d.reason for d in apart.kernels.decisions)
+    assert len(on_gpu(cast, *shapes, types=single, choice=INSIDE).scheduled) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda x, w: (lambda t: (t @ w.t(), t.sum(0)))(x.sin()), "others read it"),
+        (lambda x, w: (lambda t: (t @ w.t(), t))(x.sin()), "an output or an ATen call needs it"),
+        (lambda x, w: (lambda t: t @ t.t())(x.sin()), "both operands"),
+        (lambda x, w: x.cumsum(1) @ w.t(), "it is a reduction"),
+        (lambda x, w: F.pad(x, (1, 1))[:, 2:] @ w.t(), "no product of matrices"),
+        (lambda x, w: (x @ w.t()).relu() @ w, "what follows a product"),
+    ],
+)
+def test_operands_that_no_choice_takes_in(function: Any, reason: str) -> None:
+    """And what is left is a product of tensor cores."""
+    made = on_gpu(function, (256, 64), (128, 64), choice=INSIDE)
+    assert any(k.choice.depth for k in made.scheduled)
+    refused = [d.reason for d in made.kernels.decisions if d.action == "refused"]
+    assert any(reason in found for found in refused), refused
+
+
+def test_a_cast_that_others_need_as_well_is_done_twice_but_no_operand_is() -> None:
+    def normed(x: Any, w: Any) -> Any:
+        return F.rms_norm(x, x.shape[-1:]) @ w.t()
+
+    sums, product = on_gpu(normed, (256, 64), (128, 64), choice=INSIDE).scheduled
+    assert product.choice.depth and {b.dtype.name for b in sums.arguments} == {"bf16", "f32"}
+
+    def shared(x: Any, w: Any) -> Any:
+        wide = x.float()
+        return wide @ w.t().float(), (wide * 2).bfloat16() @ w.t()
+
+    made = on_gpu(shared, (256, 64), (128, 64), choice=INSIDE)
+    assert len([k for k in made.scheduled if k.choice.depth]) == 2
+
+
+def test_short_sums_with_an_operand_to_compute_are_loaded_by_threads() -> None:
+    shapes = ((300000, 64), (128, 64), (128,))
+    made = on_gpu(lambda *args: int8(*args).relu(), *shapes, types=BYTES, choice=BY_RULE)
+    assert all(k.choice.programs for k in made.scheduled if k.choice.depth)
+    inside = ProductChoice(prologue=True)
+    made = on_gpu(lambda *args: int8(*args).relu(), *shapes, types=BYTES, choice=inside)
+    (kernel,) = made.scheduled
+    assert kernel.choice.depth and not kernel.choice.programs
 
 
 def test_what_is_chosen_is_done() -> None:
