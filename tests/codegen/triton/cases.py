@@ -44,6 +44,7 @@ INFINITE[1:, ::3] = X[1:, ::3]
 INFINITE[2, 7], INFINITE[3, 4], INFINITE[4, :9], INFINITE[5, 11] = (
     math.inf, math.nan, -math.inf, -3e38
 )  # fmt: skip
+EIGHTHS = torch.arange(37 * 7).to(torch.uint8).view(37, 7).view(torch.float8_e4m3fn)
 SQUARE = torch.randn(128, 128, generator=torch.Generator().manual_seed(7)) / 8
 
 
@@ -100,6 +101,14 @@ OPS: dict[str, Case] = {
         (X, N, U),
     ),
     "half_casts": (lambda b, h: [b.float(), h.float(), b.half(), h.bfloat16(), b.bool()], (B, H)),
+    "eighths": (
+        lambda x, e, f, u: [
+            x.to(e.dtype), x.to(f.dtype), e.float(), f.float(), e.bfloat16() + 1, f.to(e.dtype),
+            (x * 3).to(e.dtype).float().sum(1), torch.cat([e.t(), e.t()], 1), e.bool(),
+            e[:18].int(), u.to(f.dtype), torch.full((37,), 1.5, dtype=e.dtype), F.pad(e, (1, 2)),
+        ],
+        (EIGHTHS.float() * 1.7, EIGHTHS, EIGHTHS.to(torch.float8_e5m2), U),
+    ),
     "compare": (lambda x, t: [x < t, x >= t, x == t, x != x, torch.isnan(x)], (X, T)),
     "nan": (lambda x: [x.log().amax(1), x.log().amin(0), x.log().argmax(1), x.log().max()], (X,)),
     "reduce": (lambda x: [x.sum(1), x.mean(0), x.amax(1), x.amin(0), x.prod(1), x.sum()], (X,)),
