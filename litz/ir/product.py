@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from litz.ir.dtypes import BF16, F16, F32, F64, I8, I32, DType
+from litz.ir.dtypes import BF16, E4M3, E5M2, EIGHTHS, F16, F32, F64, I8, I32, DType
 from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
 from litz.ir.index import (
     ONE,
@@ -172,7 +172,9 @@ def stored_load(operand: Expr) -> Expr | None:
 
 
 # What tensor cores multiply, and the type of the sums they add it to.
-MULTIPLIED: dict[DType, DType] = {BF16: F32, F16: F32, F32: F32, I8: I32}
+MULTIPLIED: dict[DType, DType] = {
+    BF16: F32, F16: F32, F32: F32, I8: I32, E4M3: F32, E5M2: F32,
+}  # fmt: skip
 
 
 def multiplied(operand: Expr) -> Expr:
@@ -181,11 +183,11 @@ def multiplied(operand: Expr) -> Expr:
 
 
 def multiplied_type(product: Product) -> DType | None:
-    """The type of both operands, if tensor cores take it."""
-    kinds = {multiplied(n).dtype for n in (product.left, product.right)}
-    found = kinds.pop()
-    fits = not kinds and MULTIPLIED.get(found) is product.node.dtype
-    return found if fits else None
+    """The type of both operands, if tensor cores take it; of those of eight bits, the left one's:
+    they take any two of them."""
+    found, other = (multiplied(n).dtype for n in (product.left, product.right))
+    fits = found is other or {found, other} <= set(EIGHTHS)
+    return found if fits and MULTIPLIED.get(found) is product.node.dtype else None
 
 
 @dataclass(frozen=True)

@@ -340,6 +340,7 @@ TEMPLATES = frozenset(
         torch.ops.aten.bmm.default,
         torch.ops.aten.baddbmm.default,
         torch.ops.aten.convolution.default,
+        torch.ops.aten._scaled_mm.default,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     }
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from litz.config import snapshot
 from litz.target import cuda
@@ -71,3 +72,66 @@ def test_gpus_that_would_round_twice_leave_it_to_eager() -> None:
     for capability, ours in (((8, 9), 0), ((9, 0), 1)):
         made = on_gpu(capability, lambda x: x.to(KINDS[0]), X)
         assert len(made.scheduled) == ours
+
+
+# -- scaled products ---------------------------------------------------------------------------
+
+OURS = {"max_autotune_gemm_backends": "LITZ"}
+A, W = (torch.randn(n, 96, generator=torch.Generator().manual_seed(n)) for n in (48, 80))
+A, W = A.to(KINDS[0]), W.to(KINDS[1])
+ONE = torch.tensor(0.5), torch.tensor(1.7)
+BIAS = torch.arange(80).bfloat16()
+
+
+def scaled(out: torch.dtype | None = torch.bfloat16) -> Any:
+    def function(x: Any, w: Any, a: Any, b: Any, *bias: Any) -> Any:
+        return torch._scaled_mm(x, w.t(), a, b, *bias, out_dtype=out)
+
+    return function
+
+
+@pytest.mark.parametrize("out", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("scales", [ONE, (torch.rand(48, 1), torch.rand(1, 80))])
+def test_a_scaled_product_is_eagers(scales: Any, out: torch.dtype) -> None:
+    bias = (BIAS.to(out),) if out is not torch.float32 else ()
+    made = on_gpu((9, 0), scaled(out), A, W, *scales, *bias, **OURS)
+    assert [k.choice.depth > 0 for k in made.scheduled] == [True]
+    found = torch.from_numpy(made.lowered()[0]).float()
+    eager = scaled(out)(A, W, *scales, *bias).float()
+    exact = {torch.bfloat16: 2**-7, torch.float16: 2**-10}.get(out, 1e-5)
+    torch.testing.assert_close(found, eager, rtol=exact, atol=exact)
+
+
+LONG = torch.zeros(128, 256).to(KINDS[0])
+BLOCKS = torch.rand(2, 128).t(), torch.rand(2, 128)  # a scale for each 128 steps of a sum
+REFUSED = {
+    "cuBLAS computes it": (scaled(), (A, W, *ONE), {}),
+    "another type": (scaled(None), (A, W, *ONE), OURS),
+    "neither one number": (scaled(), (LONG, LONG, *BLOCKS), OURS),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_other_scaled_products_are_the_librarys(reason: str) -> None:
+    function, inputs, options = REFUSED[reason]
+    with FakeTensorMode() as mode:
+        given = [mode.from_tensor(t) for t in inputs]
+        made = on_gpu((9, 0), function, *given, **options)
+    assert not made.scheduled
+    (decision,) = made.kernels.decisions
+    assert decision.action == "refused" and reason in decision.reason
+
+
+def test_on_a_cpu_it_is_atens() -> None:
+    run = compiled(scaled())
+    assert run(A, W, *ONE).equal(scaled()(A, W, *ONE)) and run.aten_ops == ["_scaled_mm"]
+
+
+def test_a_product_of_widened_numbers_has_sums_of_f32() -> None:
+    """Tensor cores add up bytes with fewer bits; that is for scaled products alone."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.float()[:, None] * w.float()).sum(2)
+
+    made = on_gpu((9, 0), function, A, W, **OURS)
+    assert made.scheduled and not any(k.choice.depth for k in made.scheduled)
