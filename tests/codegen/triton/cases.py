@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from litz.errors import DriverError, IndexOutOfRange, InputMismatch
+from litz.ir import eighths
 from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
@@ -252,6 +253,19 @@ def _misaligned_call() -> None:
     raise AssertionError("nothing was raised")
 
 
+def _too_large() -> Any:
+    """With a torch that makes NaN of what is too large for e4m3, where hardware makes it 448."""
+    x = torch.tensor([1.0, 464.0, 464.5, -480.0, -464.0, 1e9, math.inf, -math.inf])
+    before, eighths.saturates = eighths.saturates, lambda: False  # type: ignore[assignment]
+    try:
+        graph, _ = _graph(lambda x: x.to(torch.float8_e4m3fn), x)
+    finally:
+        eighths.saturates = before
+    (found,) = graph([x])
+    assert found.float().isnan().equal(x.abs() > 464)
+    return graph.source.kernels
+
+
 def _wrong_shape() -> None:
     graph, _ = _graph(lambda x: x + 1, X)
     try:
@@ -277,6 +291,7 @@ BEHAVIOURS: dict[str, Callable[[], Any]] = {
     "a thread without a context": _new_thread,
     "a misaligned result of a call": _misaligned_call,
     "an input of another shape": _wrong_shape,
+    "numbers too large for e4m3": _too_large,
     **{name: _in_parts(*case) for name, case in parts.CASES.items()},
     **{name: _any_size(case) for name, case in sizes.CASES.items()},
 }
