@@ -68,6 +68,10 @@ OPS: dict[str, Case] = {
                    (LONG, LONG)),
     "odd_bytes": (lambda b: [(b > 0).any(1), ((b * 9).to(torch.int8)).sum(1), b[3:4].amax(1)],
                   (LONG,)),
+    "odd_eighths": (
+        lambda e: [e.float().softmax(1), (e.float() / e.float().amax(1, True)).to(e.dtype)],
+        (LONG.to(torch.float8_e4m3fn),),
+    ),
     "odd_views": (lambda b: b[:, 3:].softmax(1) + b[1, 3:] + b[:, 3:].flip(1), (LONG,)),
     "unary": (
         lambda x: [
@@ -302,7 +306,7 @@ ROWS = [
     "where", "half", "kept_and_summed", "pad", "group_norm", "infinite_rows",
 ]  # fmt: skip
 # Rows at every distance from an aligned place: of one and two bytes, in a wider buffer, read twice.
-ODD = ["odd_rows", "odd_places", "odd_bytes", "odd_views"]
+ODD = ["odd_rows", "odd_places", "odd_bytes", "odd_eighths", "odd_views"]
 MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
 TILED = ["softmax", "columns", "reduce", "transposes", "scans", "unary", "places"]
 SHARED = [
