@@ -58,6 +58,7 @@ class Target:
     # How kernels are named: by number and ops, or nodes, of the graph; or by their text.
     unique_names: bool = True
     names_nodes: bool = False
+    eighths: bool = True  # whether it converts floats of eight bits
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -203,6 +204,8 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         most_pieces=1024,
         longest_row=16384,
         copies_tiles=capability >= (9, 0),
+        # Before it, Triton goes through a half that it cuts, and rounds some numbers twice.
+        eighths=capability >= (9, 0),
         unspelled=NOT_ON_CUDA,
     )
 

@@ -35,6 +35,7 @@ from litz.schedule import schedule
 from litz.target import Target, host
 
 Function = Callable[..., Any]
+NARROW = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def through_aot(
@@ -168,8 +169,9 @@ def copied(value: Any) -> Any:
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A fresh array of the values; bf16 as the float32 the interpreter holds it in."""
-    widened = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    """A fresh array of the values; bf16 and what is narrower as the float32 the interpreter holds
+    it in."""
+    widened = tensor.float() if tensor.dtype in NARROW else tensor
     return widened.detach().numpy().copy()
 
 

@@ -123,7 +123,7 @@ def tiles(size: Size, target: Target) -> list[ProductChoice]:
     forms = ["TILES"] + (["DESCRIPTORS", "PERSISTENT"] if copies else [])
     made = [replace(choice, form=form) for choice in found for form in forms]
     made = [c for c in made if c.form != "PERSISTENT" or _takes_turns(size, c, target)]
-    fits = ((choice, fit_of(choice, size.bytes)) for choice in made)
+    fits = ((choice, fit_of(choice, size.bytes, size.held)) for choice in made)
     return [replace(choice, stages=fit.stages) for choice, fit in fits if fit is not None]
 
 
@@ -143,7 +143,7 @@ def beside(size: Size, choice: ProductChoice, target: Target) -> list[ProductCho
 
 def _room(choice: ProductChoice, size: Size) -> bool:
     assert choice.stages
-    fits = fit_of(choice, size.bytes) is not None
+    fits = fit_of(choice, size.bytes, size.held) is not None
     return fits and shared_bytes(choice, size.bytes, choice.stages) <= SHARED
 
 
@@ -164,12 +164,13 @@ def shared_bytes(choice: ProductChoice, each: int, stages: int) -> int:
     return staged + 16 * warps * (4 * width if sums else 2 * min(width, 128)) + BARRIERS
 
 
-def fit_of(choice: ProductChoice, each: int) -> Fit | None:
+def fit_of(choice: ProductChoice, each: int, held: int = 1) -> Fit | None:
     """The most steps under way that leave the most tiles on a multiprocessor, which a program that
-    takes tile after tile has alone; None if not even two fit."""
+    takes tile after tile has alone; None if not even two fit, or if registers do not hold the sums,
+    which are there `held` times."""
     height, width, _, warps = _tile(choice)
     threads = 32 * warps
-    registers = height * width // threads + OTHERS
+    registers = held * height * width // threads + OTHERS
     if registers > MOST_REGISTERS:
         return None
     alone = choice.form == "PERSISTENT"
@@ -216,7 +217,7 @@ def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine
     if choice.form is None:
         return LAUNCH + max(size.flops / (LIBRARY * peak), memory)
     height, width, step, warps = _tile(choice)
-    fit = fit_of(choice, size.bytes)
+    fit = fit_of(choice, size.bytes, size.held)
     assert fit is not None
     slices = choice.slices or 1
     depth = -(-size.depth // slices)

@@ -33,6 +33,7 @@ aten = torch.ops.aten
 PRODUCTS = {
     aten.mm.default: (0, 1),
     aten._int_mm.default: (0, 1),
+    aten._scaled_mm.default: (0, 1),
     aten.bmm.default: (0, 1),
     aten.addmm.default: (1, 2),
     aten.baddbmm.default: (1, 2),
@@ -67,6 +68,12 @@ class Size:
         size = f"{self.rows} x {self.depth} x {self.columns}"
         what = "convolution" if self.convolved else "product"
         return f"{what}, {many}{size}, {self.dtype}" + (", with more" if self.follows else "")
+
+    @property
+    def held(self) -> int:
+        """How often a GPU's registers hold its sums: those of floats of eight bits as tensor cores
+        make them, and as they are kept."""
+        return 2 if self.dtype.startswith("float8") else 1
 
     @property
     def flops(self) -> int:

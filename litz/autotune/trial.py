@@ -42,7 +42,10 @@ HOPELESS, FIRST = 1.15, 3
 # Another choice must be so much quicker, to be worth code that the rules would not write.
 MARGIN = 0.97
 # How far two results may lie apart, as a part of the largest number.
-ROUNDING = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2}
+ROUNDING = {
+    torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2,
+    torch.float8_e4m3fn: 2.0**-3, torch.float8_e5m2: 2.0**-2,
+}  # fmt: skip
 
 Call = Callable[[], list[Any]]
 
@@ -169,10 +172,11 @@ def _check(found: list[Any], expected: list[Any]) -> None:
         if rounding is None:
             same = torch.equal(mine, theirs)
         else:
-            finite = theirs[torch.isfinite(theirs)].abs().double()
+            wide = theirs.double()
+            finite = wide[torch.isfinite(wide)].abs()
             scale = finite.max().item() if finite.numel() else 1.0
             near = {"rtol": rounding, "atol": rounding * scale, "equal_nan": True}
-            same = torch.allclose(mine.double(), theirs.double(), **near)  # type: ignore[arg-type]
+            same = torch.allclose(mine.double(), wide, **near)  # type: ignore[arg-type]
         if not same:
             raise WrongResult("other numbers than by rule")
 

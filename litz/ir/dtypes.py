@@ -1,6 +1,6 @@
 """Element types of the loop IR.
 
-In: nothing. Out: the ten `DType` values and their facts. Example: `BF16.compute is F32`.
+In: nothing. Out: the twelve `DType` values and their facts. Example: `BF16.compute is F32`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,13 @@ class DType:
 
     @property
     def is_half(self) -> bool:
-        """Two-byte floats are storage only: arithmetic widens them to f32 and rounds at a store."""
         return self.kind == "f" and self.bytes == 2
+
+    @property
+    def is_narrow(self) -> bool:
+        """Floats of one and two bytes are storage only: arithmetic widens them to f32 and rounds at
+        a store."""
+        return self.kind == "f" and self.bytes <= 2
 
     @property
     def is_int(self) -> bool:
@@ -38,7 +43,7 @@ class DType:
     @property
     def compute(self) -> DType:
         """The type in which a value loaded as this type is computed with."""
-        return F32 if self.is_half else self
+        return F32 if self.is_narrow else self
 
     @property
     def accumulator(self) -> DType:
@@ -55,6 +60,9 @@ F32 = DType("f32", "f", 4, np.float32)
 F16 = DType("f16", "f", 2, np.float16)
 # NumPy has no bfloat16: the interpreter holds such values as float32, rounded at every store.
 BF16 = DType("bf16", "f", 2, np.float32)
+# Nor has it floats of a byte (torch's float8_e4m3fn and float8_e5m2): they are held so, too.
+E4M3 = DType("e4m3", "f", 1, np.float32)
+E5M2 = DType("e5m2", "f", 1, np.float32)
 I64 = DType("i64", "i", 8, np.int64)
 I32 = DType("i32", "i", 4, np.int32)
 I16 = DType("i16", "i", 2, np.int16)
@@ -62,4 +70,6 @@ I8 = DType("i8", "i", 1, np.int8)
 U8 = DType("u8", "u", 1, np.uint8)
 BOOL = DType("bool", "b", 1, np.bool_)
 
-DTYPES: dict[str, DType] = {d.name: d for d in (F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL)}
+_ALL = (F64, F32, F16, BF16, E4M3, E5M2, I64, I32, I16, I8, U8, BOOL)
+DTYPES: dict[str, DType] = {d.name: d for d in _ALL}
+EIGHTHS = (E4M3, E5M2)

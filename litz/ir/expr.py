@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from litz.errors import SizeUnknown
-from litz.ir.dtypes import BF16, BOOL, F32, F64, I64, DType
+from litz.ir import eighths
+from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F32, F64, I64, DType
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def const(value: bool | int | float, dtype: DType) -> Expr:
 
 def _rounded(value: float, dtype: DType) -> float:
     """The nearest number of a float type, ties to even; what is too large becomes infinite."""
+    if dtype in EIGHTHS:
+        return float(eighths.rounded(_rounded(value, F32), dtype))
     if dtype is F64 or not math.isfinite(value):
         return value
     if dtype is BF16:

@@ -2,8 +2,9 @@
 
 In: a `LoopProgram` or `KernelGraph` with its input arrays. Out: its output values; inputs that the
 program stores into are updated in place. Each axis becomes an `arange` along a dimension of its
-own, so an expression over a whole loop nest is one broadcast array. bf16 arrays are float32 arrays
-that hold bf16 numbers. Within one nest every value is computed before any is stored.
+own, so an expression over a whole loop nest is one broadcast array. Arrays of bf16, and of floats
+of eight bits, are float32 arrays that hold such numbers. Within one nest every value is computed
+before any is stored.
 Example: `run_program(program, [np.ones((8, 128), np.float32)])` gives `[array of 8 sums]`.
 """
 
@@ -17,7 +18,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from litz.errors import IndexOutOfRange
-from litz.ir.dtypes import BF16, BOOL, DType
+from litz.ir import eighths
+from litz.ir.dtypes import BF16, BOOL, EIGHTHS, DType
 from litz.ir.expr import Expr, walk
 from litz.ir.index import ZERO
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
@@ -332,6 +334,8 @@ def convert(values: Array, dtype: DType) -> Array:
         return values
     if dtype is BOOL:
         return np.not_equal(values, 0)
+    if dtype in EIGHTHS:
+        return eighths.rounded(values.astype(np.float32), dtype)
     if dtype.is_half:
         with np.errstate(over="ignore"):
             single = values.astype(np.float32)
@@ -343,7 +347,11 @@ def convert(values: Array, dtype: DType) -> Array:
 
 
 def _same_bits(values: Array, source: DType, target: DType) -> Array:
-    """bf16 is held as float32, of whose bits it is the upper half."""
+    """bf16 is held as float32, of whose bits it is the upper half; so are floats of eight bits."""
+    if source in EIGHTHS:
+        values = eighths.to_bits(values, source)
+    if target in EIGHTHS:
+        return eighths.from_bits(values, target)
     if source is BF16:
         values = (values.view(np.uint32) >> 16).astype(np.uint16)
     if target is BF16:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, U8, DType
+from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, EIGHTHS, F16, F32, F64, I8, I32, U8, DType
 from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
 from litz.ir.index import (
     ONE,
@@ -173,8 +173,11 @@ def stored_load(operand: Expr) -> Expr | None:
 
 SIDES = ("left", "right")
 # What tensor cores multiply, and the type of the sums they add it to.
-MULTIPLIED: dict[DType, DType] = {BF16: F32, F16: F32, F32: F32, I8: I32}
-BYTES: frozenset[DType] = frozenset({I8, U8, BOOL})
+MULTIPLIED: dict[DType, DType] = {
+    BF16: F32, F16: F32, F32: F32, I8: I32, E4M3: F32, E5M2: F32,
+}  # fmt: skip
+# What each half holds exactly.
+WIDENED: frozenset[DType] = frozenset({I8, U8, BOOL, *EIGHTHS})
 
 
 def multiplied(operand: Expr) -> Expr:
@@ -183,11 +186,15 @@ def multiplied(operand: Expr) -> Expr:
 
 
 def multiplied_type(product: Product) -> DType | None:
-    """The type of both operands, if tensor cores take it. Bytes are numbers of any float type, so
-    they are widened to that of the other operand; two operands of bytes, to halves."""
-    kinds = {multiplied(n).dtype for n in (product.left, product.right)}
+    """The type of both operands, if tensor cores take it. They take any two floats of eight bits:
+    the left one's. Other narrow numbers are widened to the float type of the other operand; two of
+    them, to halves."""
+    found, other = (multiplied(n).dtype for n in (product.left, product.right))
+    if {found, other} <= set(EIGHTHS):
+        return found if product.node.dtype is F32 else None
+    kinds = {found, other}
     if product.node.dtype is F32:
-        kinds = kinds - BYTES or {BF16}
+        kinds = kinds - WIDENED or {BF16}
     found = kinds.pop()
     fits = not kinds and MULTIPLIED.get(found) is product.node.dtype
     return found if fits else None
@@ -195,8 +202,8 @@ def multiplied_type(product: Product) -> DType | None:
 
 def is_stored(product: Product, side: str) -> bool:
     """Whether tensor cores take the operand on a side as it lies in memory."""
-    node = multiplied(getattr(product, side))
-    return node.op == "load" and node.dtype is multiplied_type(product)
+    node, kind = multiplied(getattr(product, side)), multiplied_type(product)
+    return node.op == "load" and (node.dtype is kind or {node.dtype, kind} <= set(EIGHTHS))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
 from litz.ir.choices import NO_CHOICES, Choices
-from litz.ir.dtypes import BOOL, F64
+from litz.ir.dtypes import BOOL, EIGHTHS, F64
 from litz.ir.expr import Expr, apply, size, walk
 from litz.ir.graph import Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
@@ -58,7 +58,7 @@ from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
 from litz.lower.symbols import GUARDS, UNANSWERED, is_zero, number_or_size, size_of
-from litz.lower.values import Lowering, View, element, positions, to_storage
+from litz.lower.values import FROM_TORCH, Lowering, View, element, positions, to_storage
 from litz.target import Target
 from litz.trace import stage
 
@@ -227,6 +227,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         try:
             if not is_view:
                 _check_devices(low, like, (args, kwargs))
+                _check_eighths(low, like, (args, kwargs))
             result = lowering(low, like, *args, **kwargs)
             _check_spelled(low, before)
             return result
@@ -288,6 +289,28 @@ def _check_devices(low: Lowering, like: Any, operands: Any) -> None:
             raise NotGenerated("an operand on another device")
 
 
+# Ops that convert floats of eight bits, move them or multiply matrices of them. Of the others eager
+# has few, and says so itself.
+OF_EIGHTHS = frozenset(
+    {
+        *("_to_copy", "convert_element_type", "clone", "copy", "lift_fresh_copy", "full", "cat"),
+        *("full_like", "index", "index_select", "constant_pad_nd", "where", "flip", "roll"),
+        *("embedding", "repeat", "slice_scatter", "select_scatter", "_scaled_mm"),
+    }
+)
+
+
+def _check_eighths(low: Lowering, like: Any, operands: Any) -> None:
+    leaves = pytree.tree_leaves((like, operands))
+    tensors = (t.dtype for t in leaves if isinstance(t, (View, torch.Tensor)))
+    if not any(t in EIGHTHS or FROM_TORCH.get(t) in EIGHTHS for t in tensors):
+        return
+    if not low.target.eighths:
+        raise NotGenerated("floats of eight bits on a GPU that does not round them once")
+    if low.origin.op.split(".")[1] not in OF_EIGHTHS:
+        raise NotGenerated("an op on floats of eight bits")
+
+
 def _check_spelled(low: Lowering, before: int) -> None:
     """Every op of what was just lowered has code on the target."""
     for step in low.body[before:] if low.target.unspelled else ():
@@ -317,6 +340,7 @@ TEMPLATES = frozenset(
         torch.ops.aten.bmm.default,
         torch.ops.aten.baddbmm.default,
         torch.ops.aten.convolution.default,
+        torch.ops.aten._scaled_mm.default,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     }
 )
@@ -324,7 +348,7 @@ TEMPLATES = frozenset(
 
 def _write_back(low: Lowering, target: View, source: View) -> View:
     """`copy_` into an input: a store at the end of the program."""
-    if target.dtype.kind == "x":
+    if target.dtype.kind == "x" or (target.dtype in EIGHTHS and not low.target.eighths):
         raise low.unsupported("an in-place update of a type that is not generated")
     place = positions(target.shape)
     value = to_storage(element(source, place, target.dtype), target.dtype)

@@ -55,6 +55,8 @@ _TORCH: dict[str, torch.dtype] = {
     "f32": torch.float32,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
     "i64": torch.int64,
     "i32": torch.int32,
     "i16": torch.int16,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.dtypes import BF16, F16, F32, F64, I8, U8, DType
+from litz.ir.dtypes import BF16, EIGHTHS, F16, F32, F64, I8, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
 from litz.ir.index import ONE, coefficient, flat_index, floordiv, modulo, simplify_indices
 from litz.ir.product import MULTIPLIED
@@ -24,7 +24,7 @@ from litz.ir.sizes import is_known
 from litz.lower.dequantise import Narrow, narrow_operand
 from litz.lower.panels import in_panels, packed_panels
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, View, element, positions
+from litz.lower.values import Lowering, View, dtype_of, element, positions
 
 # A product of fewer points is as quick in ATen, and a sum over fewer does not fill the pipes.
 FEWEST_POINTS = 1 << 12
@@ -72,6 +72,48 @@ def _addmm(
         return apply("add", found, added)
 
     return low.pointwise(like, value)
+
+
+@rule("_scaled_mm")
+def _scaled_mm(
+    low: Lowering, like: torch.Tensor, a: View, b: View, scale_a: View, scale_b: View,
+    bias: View | None = None, scale_result: View | None = None, out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> View:  # fmt: skip
+    """(a @ b) * scale_a * scale_b + bias, with sums in f32. `use_fast_accum` lets them be less
+    exact, and ours never are; `scale_result` is for results of eight bits, which are ATen's."""
+    product = low.row_buffer((a.shape[0], b.shape[1]), F32)
+    try:
+        _check_scales(low, dtype_of(like.dtype), a, b, (scale_a, scale_b))
+        emit_product(low, product, a, b)
+    except NotGenerated as why:
+        low.decide("refused", low.origin.node, f"{low.origin.op} is left to ATen: {why}")
+        raise
+
+    def value(place: tuple[Expr, ...]) -> Expr:
+        scale = apply("mul", *(element(s, place, F32) for s in (scale_a, scale_b)))
+        found = apply("mul", element(low.whole(product), place, F32), scale)
+        return found if bias is None else apply("add", found, element(bias, place, F32))
+
+    return low.pointwise(like, value)
+
+
+def _check_scales(
+    low: Lowering, made: DType, a: View, b: View, scales: tuple[View, View]
+) -> None:  # fmt: skip
+    """One number for each operand, or one for each row of the left and column of the right one."""
+    if low.target.panels:
+        raise NotGenerated("products of floats of eight bits are ATen's on this target")
+    if {a.dtype, b.dtype} - set(EIGHTHS) or made in EIGHTHS:
+        raise NotGenerated("a scaled product from or to another type")
+    known = ((a.shape[0], ONE), (ONE, b.shape[1]))
+    single = all(n is ONE for scale in scales for n in scale.shape)
+    if any(s.dtype is not F32 for s in scales) or not (
+        single or tuple(s.shape for s in scales) == known
+    ):
+        raise NotGenerated("scales that are neither one number nor one for each row and column")
+    if not is_asked(low, low.config.max_autotune_gemm_backends):
+        raise NotGenerated("cuBLAS computes it, unless timing or the user says else")
 
 
 def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
@@ -170,7 +212,8 @@ def _check(low: Lowering, a: View, b: View) -> None:
     # A sum of symbolic length takes one number a step, as floats alone do.
     depth = a.shape[-1].hint if a.dtype in (F32, F64) else a.shape[-1].number
     in_fours = a.dtype is I8 and (low.target.dot_group("i8", "i8") > 1 or not low.target.panels)
-    if b.dtype is not a.dtype or not (in_fours or a.dtype in FLOATS):
+    scaled = a.dtype in EIGHTHS and b.dtype in EIGHTHS
+    if not scaled and (b.dtype is not a.dtype or not (in_fours or a.dtype in FLOATS)):
         raise NotGenerated("a product of this type")
     if rows * depth * columns < FEWEST_POINTS or depth < SHORTEST_SUM:
         raise NotGenerated("a small product")
@@ -219,7 +262,8 @@ def _check_device(low: Lowering, a: View, b: View) -> None:
     if rows == 1 and far != 1:
         raise NotGenerated("a right operand whose columns do not lie together")
     few = rows <= low.target.product_rows
-    if rows > 1 and (1 not in (near, far) or a.dtype not in (HALVES if few else MULTIPLIED)):
+    kinds = (*HALVES, *EIGHTHS) if few else MULTIPLIED
+    if rows > 1 and (1 not in (near, far) or a.dtype not in kinds):
         raise NotGenerated("operands that tensor cores do not take as they lie")
 
 

@@ -18,7 +18,7 @@ import torch.fx
 from litz.config import Config
 from litz.errors import UnsupportedOp
 from litz.ir.choices import NO_CHOICES, Choices, ProductChoice
-from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute, walk
 from litz.ir.index import ONE, ZERO, product, row_major, simplify
 from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
@@ -32,6 +32,8 @@ FROM_TORCH: dict[torch.dtype, DType] = {
     torch.float32: F32,
     torch.float16: F16,
     torch.bfloat16: BF16,
+    torch.float8_e4m3fn: E4M3,
+    torch.float8_e5m2: E5M2,
     torch.int64: I64,
     torch.int32: I32,
     torch.int16: I16,
@@ -235,7 +237,7 @@ SINGLE = (ZERO, ONE)
 
 
 def to_storage(value: Expr, dtype: DType) -> Expr:
-    """A computed value as it is stored: only half types round, and that rounding may be elided."""
+    """A computed value as it is stored: only half types round so that it may be elided."""
     if value.dtype is dtype:
         return value
     return narrow(value, dtype) if dtype.is_half and value.dtype is F32 else cast(value, dtype)

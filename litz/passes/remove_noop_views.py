@@ -26,6 +26,8 @@ _DTYPES = {
     torch.float32: dtypes.F32,
     torch.float16: dtypes.F16,
     torch.bfloat16: dtypes.BF16,
+    torch.float8_e4m3fn: dtypes.E4M3,
+    torch.float8_e5m2: dtypes.E5M2,
     torch.int64: dtypes.I64,
     torch.int32: dtypes.I32,
     torch.int16: dtypes.I16,

@@ -7,12 +7,19 @@ Example: `cast.bf16(cast.f32(x)) -> x` where x is bf16, because f32 holds every 
 
 from __future__ import annotations
 
-from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, DType
+from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, F16, F32, F64, DType
 from litz.rewrite.engine import Rule
 from litz.rewrite.pattern import Bindings
 
 # Significant bits and largest binary exponent: with these one float type contains another, or not.
-_FLOATS = {F64: (53, 1023), F32: (24, 127), F16: (11, 15), BF16: (8, 127)}
+_FLOATS = {
+    F64: (53, 1023),
+    F32: (24, 127),
+    F16: (11, 15),
+    BF16: (8, 127),
+    E4M3: (4, 8),
+    E5M2: (3, 15),
+}
 
 
 def holds(outer: DType, inner: DType) -> bool:
@@ -54,6 +61,15 @@ def _is_same_type(m: Bindings) -> bool:
     return m["root"].dtype is m["x"].dtype
 
 
+def _keeps_numbers(m: Bindings) -> bool:
+    """What is too large for e4m3 becomes NaN."""
+    return m["x"].dtype.is_float and m["root"].args[0].dtype is not E4M3
+
+
+def _was_whole(m: Bindings) -> bool:
+    return not m["x"].dtype.is_float and m["root"].args[0].dtype is not E4M3
+
+
 def _is_wider_float(m: Bindings) -> bool:
     root, x = m["root"].dtype, m["x"].dtype
     return x.is_float and root.is_float and root is not x and holds(root, x)
@@ -63,8 +79,8 @@ CAST_RULES = [
     Rule("cast_back", "cast(cast(x)) -> x", when=_is_way_back),
     Rule("narrow_back", "narrow(cast(x)) -> x", when=_is_way_back),
     Rule("cast_cast", "cast(cast(x)) -> cast(x)", when=_passes_through),
-    Rule("nan_of_cast", "isnan(cast(x)) -> isnan(x)", when=lambda m: m["x"].dtype.is_float),
-    Rule("nan_of_whole", "isnan(cast(x)) -> False", when=lambda m: not m["x"].dtype.is_float),
+    Rule("nan_of_cast", "isnan(cast(x)) -> isnan(x)", when=_keeps_numbers),
+    Rule("nan_of_whole", "isnan(cast(x)) -> False", when=_was_whole),
 ]
 
 ROUNDING_RULES = [

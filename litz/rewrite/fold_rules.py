@@ -29,7 +29,7 @@ def folded(m: Bindings) -> Expr | None:
     """The value of an op whose operands are constants; None if it has none at compile time."""
     root = m["root"]
     dtype = root.args[-1].dtype
-    if dtype.is_half or (dtype is BOOL and root.op in _NOT_ON_BOOL) or _has_no_value(root):
+    if dtype.is_narrow or (dtype is BOOL and root.op in _NOT_ON_BOOL) or _has_no_value(root):
         return None
     operands: list[Any] = [np.asarray(a.attr, dtype=a.dtype.numpy) for a in root.args]
     with np.errstate(all="ignore"):

@@ -21,7 +21,7 @@ _F32_LEAST_NORMAL = 2.0**-126
 def _exact_reciprocal(m: Bindings) -> Expr | None:
     """1 / K if K is a power of two; a subnormal one would vanish where denormals are flushed."""
     value, dtype = m["K"].attr, m["K"].dtype
-    if dtype.is_half or abs(math.frexp(value)[0]) != 0.5:
+    if dtype.is_narrow or abs(math.frexp(value)[0]) != 0.5:
         return None
     result = const(1 / value, dtype)
     least = sys.float_info.min if dtype is F64 else _F32_LEAST_NORMAL

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from litz.ir.choices import BY_RULE, ProductChoice
-from litz.ir.dtypes import BF16, F16, F32, I8
+from litz.ir.dtypes import BF16, EIGHTHS, F16, F32, I8
 from litz.ir.expr import extent_of
 from litz.ir.product import (
     SIDES,
@@ -34,6 +34,8 @@ from litz.target import Target
 EXACT_SIDES, EXACT_STEP, EXACT_WARPS = (64, 64), 16, 4
 # Ops whose factors torch may shorten to tf32.
 SHORTENED = frozenset(f"aten.{op}.default" for op in ("mm", "addmm", "bmm", "baddbmm"))
+# The op whose sums tensor cores may make of floats of eight bits: they keep fewer bits than f32.
+SCALED = "aten._scaled_mm.default"
 SMALLEST = 16  # side of a tile
 SMALLEST_BYTES = 32  # of a step: what an instruction of the tensor cores takes along the sum
 # Programs of a multiprocessor before tiles get wider, if there are few rows.
@@ -57,6 +59,8 @@ def dot_tiles(
     """Tiles for tensor cores, if the kernel is a product that they take."""
     product = kernel_product(kernel)
     if product is None or not product.rows or product.taps or multiplied_type(product) is None:
+        return None
+    if multiplied_type(product) in EIGHTHS and all(o.op != SCALED for o in kernel.origins):
         return None
     axes = (*product.batch, *product.rows, *product.columns, product.depth)
     if not is_known(*(a.extent for a in axes)):
@@ -113,7 +117,7 @@ def product_tiling(product: Product, target: Target) -> Tiling:
         tiling = (height, width), step, 4, 5 if height <= SMALLEST else 4
     else:
         width = 128 if columns >= 128 and rows * columns >= 128 * 128 * target.threads else 64
-        tiling = (128, width), 64, 4 if width == 64 else 8, 4
+        tiling = (128, width), 128 if dtype in EIGHTHS else 64, 4 if width == 64 else 8, 4
     (height, width), step, warps, stages = tiling
     if dtype is F32:
         step //= 2
@@ -154,6 +158,6 @@ def _is_copied(product: Product, side: str, tiling: Tiling) -> bool:
     if near * node.dtype.bytes < COPIED_BYTES or max(sides) > MOST_COPIED:
         return False
     # Of bytes, the tensor cores take both operands with the sum in rows alone.
-    if node.dtype in (I8, F32) and matrix.depth != 1:
+    if node.dtype in (I8, F32, *EIGHTHS) and matrix.depth != 1:
         return False
     return starts and matrix.start * node.dtype.bytes % COPIED_BYTES == 0

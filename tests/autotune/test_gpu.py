@@ -212,6 +212,20 @@ def test_exact_singles_stay_with_the_library(made_up: Any) -> None:
     assert asked
 
 
+def test_scaled_products_are_asked_about(made_up: Any) -> None:
+    def function(x: Any, w: Any, a: Any, b: Any) -> torch.Tensor:
+        kind = torch.float8_e4m3fn
+        scales = a.float().sum(), b.float().sum()
+        return torch._scaled_mm(x.to(kind), w.to(kind).t(), *scales, out_dtype=torch.bfloat16)
+
+    graph = captured(function, (512, 1024), (768, 1024), (1, 1), (1, 1))
+    times: Times = lambda choice: 0.5 if choice.form == "TILES" else 1.5  # noqa: E731
+    tuning, asked, _ = made_up(graph, times, max_autotune_gemm=True)
+    (what,) = [f.what for f in tuning.findings]
+    assert what == "product, 512 x 1024 x 768, float8_e4m3fn, with more"  # its scales
+    assert asked and {c.form for c in tuning.choices.products.values()} == {"TILES"}
+
+
 def test_what_does_not_fit_is_not_tried() -> None:
     for size in (UP, replace(UP, rows=16), replace(UP, bytes=1, dtype="int8")):
         for choice in gpu.tiles(size, TARGET):
@@ -221,6 +235,10 @@ def test_what_does_not_fit_is_not_tried() -> None:
             assert choice.height < 2 * size.rows or choice.height == 16
     wide = ProductChoice(form="TILES", height=256, width=256, step=64, warps=4)
     assert gpu.fit_of(wide, 2) is None  # 512 sums a thread
+    # Sums of floats of eight bits are there twice.
+    eighths = replace(UP, bytes=1, dtype="float8_e4m3fn")
+    sums = {c.height * c.width // (32 * c.warps) for c in gpu.tiles(eighths, TARGET)}
+    assert max(sums) == 64
     older = replace(TARGET, name="sm_80", copies_tiles=False)
     assert {c.form for c in gpu.tiles(UP, older)} == {"TILES"}
 

@@ -287,6 +287,8 @@ NUMPY_TO_TORCH = {
     "f32": torch.float32,
     "f16": torch.float16,
     "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
     "i64": torch.int64,
     "i32": torch.int32,
     "i16": torch.int16,
@@ -329,7 +331,7 @@ def test_casts_follow_torch(source: str, target: str) -> None:
     values = [v for v in SAMPLES[source] if v >= 0 or target != "u8" or source[0] != "f"]
     given = torch.tensor(values, dtype=NUMPY_TO_TORCH[source])
     expected = given.to(NUMPY_TO_TORCH[target])
-    expected = expected.float() if target == "bf16" else expected
+    expected = expected.float() if target in ("bf16", "e4m3", "e5m2") else expected
     found = convert(given.numpy(), DTYPES[target])
     assert found.dtype == DTYPES[target].numpy
     np.testing.assert_array_equal(found, expected.numpy())

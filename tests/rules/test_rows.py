@@ -89,7 +89,7 @@ def _computes(op: str, dtype: DType) -> bool:
     """Whether the IR ever has this op on operands of this type."""
     if op == "where":
         return True
-    if dtype.is_half or (OPS[op].floats_only and not dtype.is_float):
+    if dtype.is_narrow or (OPS[op].floats_only and not dtype.is_float):
         return False
     if op in LOGICAL:
         return not dtype.is_float and not (dtype is BOOL and op.startswith("sh"))

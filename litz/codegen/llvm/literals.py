@@ -17,6 +17,8 @@ ELEMENT: dict[str, str] = {
     "f32": "float",
     "f16": "half",
     "bf16": "bfloat",
+    "e4m3": "i8",
+    "e5m2": "i8",
     "i64": "i64",
     "i32": "i32",
     "i16": "i16",

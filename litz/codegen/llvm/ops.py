@@ -13,9 +13,9 @@ from functools import partial
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.literals import ELEMENT, is_number
-from litz.codegen.llvm.math.halves import TO_BF16
+from litz.codegen.llvm.math import eighths
 from litz.codegen.llvm.random import random_bits
-from litz.ir.dtypes import BF16, BOOL, F32, DType
+from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F16, F32, DType
 
 Spell = Callable[..., Value]
 
@@ -182,7 +182,8 @@ CHECKED = frozenset({"check_index", "remainder"})
 
 
 def computed_type(dtype: DType, lanes: int) -> Type:
-    """The LLVM type a value of this IR type is held in; halves are held as their bits."""
+    """The LLVM type a value of this IR type is held in; bf16 and floats of
+    eight bits are held as their bits."""
     return Type("i16" if dtype is BF16 else ELEMENT[dtype.name], lanes)
 
 
@@ -195,9 +196,9 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
     """A cast with C's meaning, as eager's: floats truncate to integers, bools are != 0."""
     if source is to:
         return x
-    if source.is_half:
+    if source.is_narrow:
         return convert(b, _widened(b, x, source), F32, to)
-    if to.is_half:
+    if to.is_narrow:
         return _narrowed(b, convert(b, x, source, F32), to)
     if to is BOOL:
         return b.compare("une" if source.is_float else "ne", x, 0)
@@ -227,14 +228,17 @@ def _float_to_int(b: Builder, x: Value, to: DType) -> Value:
 def _widened(b: Builder, x: Value, source: DType) -> Value:
     if source is BF16:
         return b.floats(b.shl(b.convert("zext", x, "i32"), 16))
+    if source in EIGHTHS:
+        return eighths.widened(b, x, source.name)
     return b.convert("fpext", x, "float")
 
 
 def _narrowed(b: Builder, x: Value, to: DType) -> Value:
-    """bf16 by a function of the module, whose body depends on the processor. A fence before f16:
+    """By a function of the module, whose body may depend on the processor. A fence before f16:
     LLVM 22 would make a copysign of halves out of one before the rounding, and round the sign, if
     that was an f64 once, by a call that nobody defines."""
-    if to is not BF16:
+    if to is F16:
         return b.convert("fptrunc", b.intrinsic("arithmetic.fence", x), "half")
-    b.functions.add((TO_BF16, F32.name, x.type.lanes))
-    return b.call(math.symbol(TO_BF16, F32.name, x.type.lanes), x.type.of("i16"), x)
+    name, lanes = f"to_{to.name}", x.type.lanes
+    b.functions.add((name, F32.name, lanes))
+    return b.call(math.symbol(name, F32.name, lanes), computed_type(to, lanes), x)

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from litz.codegen.triton.ops import zero
 from litz.ir.expr import Expr
 from litz.ir.index import coefficient
+from litz.ir.program import Buffer
 from litz.ir.rows import OddRow
 
 
@@ -70,9 +72,9 @@ class Aligned:
         step = self.odd.step
         return f"{name} + (({self.at}) // {step} * {step}) + (start) + {self.lane}"
 
-    def loaded(self, name: str) -> str:
+    def loaded(self, buffer: Buffer) -> str:
         mask = f"start + {self.lane} < {self.name}_near"
-        return f"tl.load({self._pointer(name)}, {mask}, other=0)"
+        return f"tl.load({self._pointer(buffer.name)}, {mask}, other={zero(buffer.dtype)})"
 
     def stored(self, name: str, value: str) -> list[str]:
         r, here, pointer = self.name, f"start + {self.lane}", self._pointer(name)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from litz.codegen.triton.aligned import Aligned
 from litz.codegen.triton.block_pointers import access_of, stored
 from litz.codegen.triton.online import Follower, followers
-from litz.codegen.triton.ops import TYPES, converted, spelled
+from litz.codegen.triton.ops import converted, spelled
 from litz.codegen.triton.product import DESCRIPTOR_BYTES, ProductEmitter
 from litz.codegen.triton.reductions import Folding
 from litz.codegen.triton.sharing import Sharing
@@ -291,7 +291,6 @@ class KernelEmitter:
         there = converted(name, dtype, dtype.compute)
         new = converted(f"({text})", store.value.dtype, dtype.compute)
         both = spelled(store.mode, dtype.compute, f"({there})", f"({new})")
-        if dtype.is_half:
-            both = f"({both}).to({TYPES[dtype.name]})"
+        both = converted(f"({both})", dtype.compute, dtype)
         arguments = [pointer, both, *([mask] if mask else [])]
         lines.append(f"tl.store({', '.join(arguments)})")

@@ -79,11 +79,11 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
 
 
 def _rounds(kernel: Kernel) -> bool:
-    """Whether a value that was rounded to a half is computed with. LLVM does so in halves, and
+    """Whether a value that was rounded to few bits is computed with. LLVM does so in halves, and
     would join a product and a sum of them to one step, whose product is not rounded."""
     nodes = (a for n in walk(*exprs_of(kernel)) if n.op != "load" for a in n.args)
     return any(
-        a.op in ("cast", "narrow") and a.dtype.is_half and a.args[0].dtype.is_float for a in nodes
+        a.op in ("cast", "narrow") and a.dtype.is_narrow and a.args[0].dtype.is_float for a in nodes
     )
 
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from litz.ir.dtypes import BOOL, F32, F64, U8, DType
+from litz.ir import eighths
+from litz.ir.dtypes import BOOL, E4M3, E5M2, EIGHTHS, F32, F64, U8, DType
 
 TYPES: dict[str, str] = {
     "f64": "tl.float64",
     "f32": "tl.float32",
     "f16": "tl.float16",
     "bf16": "tl.bfloat16",
+    "e4m3": "tl.float8e4nv",
+    "e5m2": "tl.float8e5",
     "i64": "tl.int64",
     "i32": "tl.int32",
     "i16": "tl.int16",
@@ -31,6 +34,8 @@ POINTERS: dict[str, str] = {
     "f32": "*fp32",
     "f16": "*fp16",
     "bf16": "*bf16",
+    "e4m3": "*fp8e4nv",
+    "e5m2": "*fp8e5",
     "i64": "*i64",
     "i32": "*i32",
     "i16": "*i16",
@@ -137,14 +142,21 @@ def spelled(op: str, dtype: DType, *args: str) -> str:
     return text.format(*args, type=TYPES[dtype.name], bits=dtype.bits)
 
 
+def zero(dtype: DType) -> str:
+    """What a load gives where it reads nothing: no integer becomes a float of eight bits."""
+    return "0.0" if dtype in EIGHTHS else "0"
+
+
 def converted(text: str, source: DType, to: DType) -> str:
     """A cast with C's meaning, as eager's: floats truncate to integers, bools are != 0."""
     if source is to:
         return text
-    if source is not F32 and (source.is_half or to.is_half):  # halves go through f32
+    if source is not F32 and (source.is_narrow or to.is_narrow):  # halves go through f32
         return converted(f"{text}.to(tl.float32)", F32, to)
     if to is BOOL:
         return f"{text} != 0"
+    if to is E5M2 or (to is E4M3 and not eighths.saturates()):
+        return f"to_{to.name}({text})"
     if source.is_float and to.is_int and to.bits < 32:  # small integers go through i32, as C's do
         return f"{text}.to(tl.int32).to({TYPES[to.name]})"
     return f"{text}.to({TYPES[to.name]})"

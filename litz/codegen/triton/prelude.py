@@ -66,6 +66,18 @@ def sigmoid(x):
     return 1.0 / (1.0 + libdevice.exp(-x))
 
 
+def to_e4m3(x):
+    """What is too large is NaN, of a type without infinities; hardware makes it 448."""
+    return tl.where(tl.abs(x) > 464.0, float("nan"), x).to(tl.float8e4nv)
+
+
+def to_e5m2(x):
+    """What is too large is infinite; hardware makes it 57344."""
+    bits = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    infinite = tl.where(x < 0, 0xFC, 0x7C).to(tl.uint8)
+    return tl.where(tl.abs(x) >= 61440.0, infinite, bits).to(tl.float8e5, bitcast=True)
+
+
 def log_add_exp(a, b):
     """Equal infinities have no distance."""
     top = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from litz.codegen.triton.ops import TYPES, converted
 from litz.codegen.triton.tiles import Tile
-from litz.codegen.triton.values import Text, Values
-from litz.ir.dtypes import F32, I8
+from litz.codegen.triton.values import Text, Values, typed
+from litz.ir.dtypes import EIGHTHS, F32, I8
 from litz.ir.expr import Expr, axis, substitute
 from litz.ir.product import (
     SIDES,
@@ -35,6 +35,9 @@ from litz.ir.scheduled import Tiling
 INDENT = "    "
 # Memory of each descriptor that a program makes.
 DESCRIPTOR_BYTES = 128
+# Points of a sum after which what tensor cores made of floats of eight bits, which they add up with
+# fewer bits than f32 has, goes to sums of f32: as many as cuBLAS takes.
+IMPRECISE = 128
 
 
 class ProductEmitter:
@@ -128,6 +131,8 @@ class ProductEmitter:
             names.append(name)
         more = f', input_precision="{self.tiling.precision}"' if self.tiling.precision else ""
         more += f", out_dtype={kind}" if product.node.dtype is not F32 else ""
+        if multiplied_type(product) in EIGHTHS:
+            more += f", max_num_imprecise_acc={min(step, IMPRECISE)}"
         lines.append(f"{INDENT}{total.text} = tl.dot({', '.join(names)}, {total.text}{more})")
         values.before += lines
         values.bind(product.node, Text(total.text, sides))
@@ -173,11 +178,13 @@ class ProductEmitter:
         name = inner.full(inner.value(moved), moved)
         kind = multiplied_type(product)
         assert kind is not None
-        if moved.dtype is not kind:
+        if moved.dtype is not kind and kind not in EIGHTHS:
             name = inner.line(converted(name, moved.dtype, kind), tile.sides, True).text
         if moved.op != "load" and tile.is_masked(along):
             # What is computed from the zeros behind the end of the sum need not be zero.
-            text = f"tl.where({along.attr}_in, {name}, {'0' if kind is I8 else '0.0'})"
+            nothing = typed("0", moved.dtype) if kind in EIGHTHS else "0.0"
+            nothing = "0" if kind is I8 else nothing
+            text = f"tl.where({along.attr}_in, {name}, {nothing})"
             name = inner.line(text, tile.sides, True).text
         self.values.checks |= inner.checks
         return inner.lines, name

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from litz.codegen.triton.block_pointers import access_of, loaded
-from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled
+from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled, zero
 from litz.codegen.triton.tiles import NONE, Sides, Tile
 from litz.ir.dtypes import BOOL, F32, I64, DType
 from litz.ir.expr import Expr, walk
@@ -43,9 +43,9 @@ def literal(value: float | int | bool, dtype: DType) -> str:
     return str(int(value))
 
 
-def typed(text: str, dtype: DType) -> str:
+def typed(text: str, dtype: DType, shape: str = "()") -> str:
     """A number of a type, beside nothing that it could take it from."""
-    wide = f"tl.full((), {text}, {TYPES[dtype.compute.name]})"
+    wide = f"tl.full({shape}, {text}, {TYPES[dtype.compute.name]})"
     return converted(wide, dtype.compute, dtype)
 
 
@@ -176,7 +176,7 @@ class Values:
             self.wrapped(a) if bare or compared else self.operand(a)
             for a in node.args
         ]  # fmt: skip
-        if node.op == "isnan" and dtype.is_half:
+        if node.op == "isnan" and dtype.is_narrow:
             args = [f"{args[0]}.to(tl.float32)"]
         return spelled(node.op, dtype, *args)
 
@@ -202,7 +202,7 @@ class Values:
         """A value in every point of the tile."""
         shape = self.tile.shape(self.tile.sides)
         if node.is_const:
-            return f"tl.full({shape}, {value.text}, {TYPES[node.dtype.name]})"
+            return typed(value.text, node.dtype, shape)
         text = self.operand(node)
         return text if value.sides == self.tile.sides else f"tl.broadcast_to({text}, {shape})"
 
@@ -294,9 +294,9 @@ class Values:
 
     def spread(self, node: Expr, text: str, sides: Sides) -> str:
         """A value at every point along some sides, in the type of the buffer it goes to."""
-        shape, kind = self.tile.shape(sides), TYPES[node.dtype.name]
+        shape = self.tile.shape(sides)
         if node.is_const:
-            return f"tl.full({shape}, {self.value(node).text}, {kind})"
+            return typed(self.value(node).text, node.dtype, shape)
         return text if self.value(node).sides == sides else f"tl.broadcast_to({text}, {shape})"
 
     def _offset(self, index: Expr) -> str:
@@ -307,8 +307,8 @@ class Values:
         guard = None if node.guard is None else self.value(node.guard)
         held = self._held(node)
         if held is not None and guard is not None:
-            zero = typed("0", node.dtype)
-            text = f"tl.where({self.wrapped(node.args[-1])}, {held.text}, {zero})"
+            nothing = typed("0", node.dtype)
+            text = f"tl.where({self.wrapped(node.args[-1])}, {held.text}, {nothing})"
             return self.line(text, held.sides | guard.sides, inside)
         if held is not None:
             return held
@@ -319,11 +319,11 @@ class Values:
             return self.line(loaded(self.tile, access, base), sides, inside)
         aligned = self.tile.aligned if inside and guard is None else None
         if aligned is not None and aligned.takes(node.index[0]):
-            return self.line(aligned.loaded(node.buffer.name), sides, inside)
+            return self.line(aligned.loaded(node.buffer), sides, inside)
         pointer = self.pointer(node.buffer.name, node.index[0], sides)
         guarded = () if node.guard is None else (self.wrapped(node.guard),)
         mask = self.tile.mask(sides, *guarded)
-        more = [mask, "other=0"] if mask else []
+        more = [mask, f"other={zero(node.dtype)}"] if mask else []
         if inside and self.loop not in self.tile.varying:  # windows overlap: it is read again
             more.append('eviction_policy="evict_last"')
         return self.line(f"tl.load({', '.join([pointer, *more])})", sides, inside)

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from litz.errors import DriverError, IndexOutOfRange, InputMismatch
+from litz.ir import eighths
 from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
@@ -48,6 +49,7 @@ W8 = torch.randint(
     -128, 128, (70, 128), generator=torch.Generator().manual_seed(9), dtype=torch.int8
 )
 S8 = torch.rand(70, generator=torch.Generator().manual_seed(10)).bfloat16()
+EIGHTHS = torch.arange(37 * 7).to(torch.uint8).view(37, 7).view(torch.float8_e4m3fn)
 SQUARE = torch.randn(128, 128, generator=torch.Generator().manual_seed(7)) / 8
 
 
@@ -70,6 +72,10 @@ OPS: dict[str, Case] = {
                    (LONG, LONG)),
     "odd_bytes": (lambda b: [(b > 0).any(1), ((b * 9).to(torch.int8)).sum(1), b[3:4].amax(1)],
                   (LONG,)),
+    "odd_eighths": (
+        lambda e: [e.float().softmax(1), (e.float() / e.float().amax(1, True)).to(e.dtype)],
+        (LONG.to(torch.float8_e4m3fn),),
+    ),
     "odd_views": (lambda b: b[:, 3:].softmax(1) + b[1, 3:] + b[:, 3:].flip(1), (LONG,)),
     "unary": (
         lambda x: [
@@ -104,6 +110,14 @@ OPS: dict[str, Case] = {
         (X, N, U),
     ),
     "half_casts": (lambda b, h: [b.float(), h.float(), b.half(), h.bfloat16(), b.bool()], (B, H)),
+    "eighths": (
+        lambda x, e, f, u: [
+            x.to(e.dtype), x.to(f.dtype), e.float(), f.float(), e.bfloat16() + 1, f.to(e.dtype),
+            (x * 3).to(e.dtype).float().sum(1), torch.cat([e.t(), e.t()], 1), e.bool(),
+            e[:18].int(), u.to(f.dtype), torch.full((37,), 1.5, dtype=e.dtype), F.pad(e, (1, 2)),
+        ],
+        (EIGHTHS.float() * 1.7, EIGHTHS, EIGHTHS.to(torch.float8_e5m2), U),
+    ),
     "compare": (lambda x, t: [x < t, x >= t, x == t, x != x, torch.isnan(x)], (X, T)),
     "nan": (lambda x: [x.log().amax(1), x.log().amin(0), x.log().argmax(1), x.log().max()], (X,)),
     "reduce": (lambda x: [x.sum(1), x.mean(0), x.amax(1), x.amin(0), x.prod(1), x.sum()], (X,)),
@@ -255,6 +269,19 @@ def _misaligned_call() -> None:
     raise AssertionError("nothing was raised")
 
 
+def _too_large() -> Any:
+    """With a torch that makes NaN of what is too large for e4m3, where hardware makes it 448."""
+    x = torch.tensor([1.0, 464.0, 464.5, -480.0, -464.0, 1e9, math.inf, -math.inf])
+    before, eighths.saturates = eighths.saturates, lambda: False  # type: ignore[assignment]
+    try:
+        graph, _ = _graph(lambda x: x.to(torch.float8_e4m3fn), x)
+    finally:
+        eighths.saturates = before
+    (found,) = graph([x])
+    assert found.float().isnan().equal(x.abs() > 464)
+    return graph.source.kernels
+
+
 def _wrong_shape() -> None:
     graph, _ = _graph(lambda x: x + 1, X)
     try:
@@ -280,6 +307,7 @@ BEHAVIOURS: dict[str, Callable[[], Any]] = {
     "a thread without a context": _new_thread,
     "a misaligned result of a call": _misaligned_call,
     "an input of another shape": _wrong_shape,
+    "numbers too large for e4m3": _too_large,
     **{name: _in_parts(*case) for name, case in parts.CASES.items()},
     **{name: _any_size(case) for name, case in sizes.CASES.items()},
 }
@@ -290,7 +318,7 @@ ROWS = [
     "where", "half", "kept_and_summed", "pad", "group_norm", "infinite_rows",
 ]  # fmt: skip
 # Rows at every distance from an aligned place: of one and two bytes, in a wider buffer, read twice.
-ODD = ["odd_rows", "odd_places", "odd_bytes", "odd_views"]
+ODD = ["odd_rows", "odd_places", "odd_bytes", "odd_eighths", "odd_views"]
 MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "scatter_half"]
 TILED = ["softmax", "columns", "reduce", "transposes", "scans", "unary", "places"]
 SHARED = [

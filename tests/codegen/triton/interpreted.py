@@ -28,7 +28,9 @@ from litz.build.triton_worker import function_of
 from litz.codegen import emit
 from litz.config import snapshot
 from litz.errors import DriverError
+from litz.ir import eighths
 from litz.ir.choices import NO_CHOICES, Choices
+from litz.ir.dtypes import E4M3, E5M2
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.sizes import span
@@ -50,6 +52,7 @@ TORCH: dict[str, torch.dtype] = {
     "*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16,
     "*bf16": torch.bfloat16, "*i64": torch.int64, "*i32": torch.int32, "*i16": torch.int16,
     "*i8": torch.int8, "*u8": torch.uint8, "*i1": torch.bool,
+    "*fp8e4nv": torch.float8_e4m3fn, "*fp8e5": torch.float8_e5m2,
 }  # fmt: skip
 LAUNCH = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p,
@@ -141,19 +144,38 @@ def _rounded_cast(self: Any, source: Any, to: Any) -> Any:
 
 
 InterpreterBuilder.cast_impl = _rounded_cast
+EIGHTHS = {tl.float8e4nv: E4M3, tl.float8e5: E5M2}
+
+
+def _cast_eighths(self: Any, source: Any, to: Any, _: Any) -> Any:
+    """To the nearest, and what is too large to the largest number, as a GPU has it; the interpreter
+    knows neither ties nor NaN."""
+    if source.dtype.scalar in EIGHTHS:
+        wide = eighths.from_bits(source.data, EIGHTHS[source.dtype.scalar])
+        return _cast(self, TensorHandle(wide, tl.float32), to)
+    assert source.dtype.scalar == tl.float32
+    kind = EIGHTHS[to.scalar]
+    most = eighths.FORMATS[kind].most
+    near = eighths.rounded(np.clip(source.data, -most, most), kind)
+    return TensorHandle(eighths.to_bits(near, kind), to.scalar)
+
+
+InterpreterBuilder.create_fp_to_fp = _cast_eighths
 _dot = InterpreterBuilder.create_dot
 
 
 def _dot_of_halves(self: Any, a: Any, b: Any, *rest: Any) -> Any:
     """Sums of products as the numbers they are; the interpreter multiplies the bits of bf16."""
-    if a.dtype.scalar != tl.bfloat16:
+    if a.dtype.scalar not in (tl.bfloat16, *EIGHTHS):
         return _dot(self, a, b, *rest)
-    wide = [TensorHandle(_widened(x.data), tl.float32) for x in (a, b)]
+    wide = [TensorHandle(_widened(x), tl.float32) for x in (a, b)]
     return _dot(self, *wide, *rest)
 
 
-def _widened(bits: Any) -> Any:
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+def _widened(operand: Any) -> Any:
+    if operand.dtype.scalar in EIGHTHS:
+        return eighths.from_bits(operand.data, EIGHTHS[operand.dtype.scalar])
+    return (operand.data.astype(np.uint32) << 16).view(np.float32)
 
 
 InterpreterBuilder.create_dot = _dot_of_halves

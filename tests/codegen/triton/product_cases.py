@@ -71,6 +71,25 @@ def _forms() -> dict[str, Case]:
     return found
 
 
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+ONE_SCALE = torch.tensor(0.7), torch.tensor([[1.3]])
+SCALES = drawn(8, 48, 1).float().abs(), drawn(9, 1, 80).float().abs()
+
+
+def _scaled(left: torch.dtype, right: torch.dtype, form: str, **given: Any) -> Case:
+    """48 x 96 by 96 x 80, whose last tiles are not full."""
+    x, w = drawn(0, 48, 96, dtype=left), drawn(1, 80, 96, dtype=right)
+    scales, out = given.pop("scales", ONE_SCALE), given.pop("out", torch.bfloat16)
+    bias = drawn(2, 80)
+
+    def function(x: Any, w: Any, a: Any, b: Any, bias: Any) -> Any:
+        return torch._scaled_mm(x, w.t(), a, b, bias, out_dtype=out).relu()
+
+    copied = () if form == "TILES" else ("left", "right")
+    return Case(function, (x, w, *scales, bias), _choice(form, step=64), copied, loose=EPILOGUE,
+                **given)  # fmt: skip
+
+
 X, W, B, R = drawn(0, 70, 96), drawn(1, 90, 96), drawn(2, 90), drawn(3, 70, 90)
 IMAGE = drawn(0, 2, 96, 5, 7).to(memory_format=torch.channels_last)
 THREE, FOUR = drawn(4, 3, 40, 64), drawn(5, 3, 64, 48)
@@ -133,6 +152,21 @@ CASES: dict[str, Case] = {
         )
         for form, copied in (("TILES", ()), ("PERSISTENT", ("left", "right")))
     },
+    **{f"scaled e4m3 {form}": _scaled(E4M3, E4M3, form)
+       for form in ("TILES", "DESCRIPTORS", "PERSISTENT")},
+    "scaled e4m3 by e5m2": _scaled(E4M3, E5M2, "TILES", out=torch.float32),
+    "scaled e5m2 by e4m3": _scaled(E5M2, E4M3, "DESCRIPTORS", out=torch.float16),
+    "scaled by rows and columns": _scaled(E4M3, E4M3, "TILES", scales=SCALES),
+    "scaled in slices": Case(
+        lambda x, w, a, b: torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16),
+        (drawn(0, 48, 96, dtype=E4M3), drawn(1, 80, 96, dtype=E4M3), *ONE_SCALE),
+        _choice("TILES", slices=3), (), 2, loose=EPILOGUE,
+    ),
+    "scaled by rule, without the library": Case(
+        lambda x, w, a, b: torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16),
+        (drawn(0, 80, 96, dtype=E4M3), drawn(1, 80, 96, dtype=E4M3), *ONE_SCALE), ProductChoice(),
+        options={"max_autotune_gemm_backends": "LITZ"}, loose=EPILOGUE,
+    ),
     "by rule, without the library": Case(
         lambda x, w: x @ w, (drawn(0, 70, 64), drawn(1, 64, 90)), ProductChoice(),
         options={"max_autotune_gemm_backends": "TRITON"},

@@ -46,4 +46,5 @@ def test_a_text_brings_the_functions_it_names_and_no_others() -> None:
     assert text.count("@triton.jit") == 1 and "def philox(seed, counter):" in text
     used = {name for name in PRELUDE if any(name + "(" in s.floats for s in SPELLING.values())}
     folds = {"nan_max", "nan_min", "product", "first_max", "first_min", "last_max", "last_min"}
-    assert set(PRELUDE) == used | folds | {"int_power", "log_add_exp"}
+    casts = {"to_e4m3", "to_e5m2"}
+    assert set(PRELUDE) == used | folds | casts | {"int_power", "log_add_exp"}

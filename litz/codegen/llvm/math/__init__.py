@@ -22,6 +22,7 @@ from functools import partial
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math import (
     bessel,
+    eighths,
     exponential,
     gamma,
     halves,
@@ -141,6 +142,13 @@ BODIES: dict[tuple[str, str], Body] = {
 }
 
 
+# Roundings to the types that are held as their bits.
+NARROWINGS: dict[str, Callable[[Builder, Value, Collection[str]], Value]] = {
+    halves.TO_BF16: halves.to_bf16,
+    **{f"to_{name}": partial(eighths.narrowed, name) for name in eighths.FORMATS},
+}
+
+
 def symbol(name: str, dtype: str, lanes: int) -> str:
     """The name of the function in a module, without the @."""
     return f"litz.{name}.{dtype}.v{lanes}"
@@ -150,9 +158,9 @@ def _define(
     name: str, dtype: str, lanes: int, features: Collection[str] = ()
 ) -> tuple[str, set[str]]:
     b = Builder(lanes, dtype)
-    if name == halves.TO_BF16:
+    if name in NARROWINGS:
         operands = [b.parameter("x")]
-        result = halves.to_bf16(b, operands[0], features)
+        result = NARROWINGS[name](b, operands[0], features)
     else:
         operands = [b.parameter(p) for p in "xy"[: OPS[name].arity]]
         result = BODIES[name, dtype](b, *operands)
