@@ -165,7 +165,7 @@ def narrow(m: int, k: int, n: int, bits: int) -> tuple[Callable[..., Any], tuple
 
 
 COMPUTED: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
-    "cast": (lambda x, w: x.bfloat16() @ w.t(), lambda: (half(300, 256).float(), half(200, 256))),
+    "cast": (lambda x, w: x.to(w.dtype) @ w.t(), lambda: (half(300, 256).float(), half(200, 256))),
     "int8": (int8, lambda: narrow(300, 256, 200, 8)[1]),
     "int8, odd": (int8, lambda: narrow(70, 200, 90, 8)[1]),
     "int4": (int4, lambda: narrow(300, 256, 200, 4)[1]),
