@@ -105,7 +105,7 @@ def right_result(
     wanted = (x @ w.t()) * a * b + (bias[0].double() if biased else 0)
     most = wanted.abs().max()
     mine, theirs = (((t - wanted).abs().max() / most).item() for t in (found, library))
-    # Tensor cores keep few bits of such sums: where the result shows that, the library is no better.
+    # Tensor cores keep few bits of such sums; where the result shows it, the library is no better.
     limit = max({torch.bfloat16: 4e-3, torch.float16: 1e-3}.get(out, 2e-4), 1.2 * theirs)
     assert mine < limit, f"off by {mine:.2e}, cuBLAS by {theirs:.2e}"
     return f"off {mine:.1e}, cuBLAS {theirs:.1e}"
