@@ -44,6 +44,20 @@ class Reduction:
         places = Type("i64", lanes)
         self.places = stack_slot(values, places, "at") if self.spec.gives_index else None
 
+    @property
+    def guard(self) -> Expr | None:
+        """What must hold for a value to change anything: elsewhere it is the neutral one."""
+        value, none = self.node.args[0], neutral(self.spec.combine, self.dtype)
+        while value.op == "cast":
+            (value,) = value.args
+        if self.spec.gives_index:
+            return None
+        if value.op == "load":
+            return value.guard if none == 0 else None
+        if value.op != "where" or not value.args[2].is_const or value.args[2].attr != none:
+            return None
+        return value.args[0]
+
     def start(self) -> None:
         b = self.values.b
         start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
