@@ -64,8 +64,13 @@ def _phase_cost(phase: Phase, variable: Expr, lanes: int) -> float:
 
 
 def op_cost(store: Store) -> int:
-    ops = sum(OPS[n.op].cost for n in walk(store.value) if n.op in OPS)
-    return ops + sum(SCANS[n.attr].cost for n in walk(store.value) if n.op == "scan")
+    return _ops_cost(store.value)
+
+
+def _ops_cost(*values: Expr) -> int:
+    """Of all that these values need, in float additions."""
+    ops = sum(OPS[n.op].cost for n in walk(*values) if n.op in OPS)
+    return ops + sum(SCANS[n.attr].cost for n in walk(*values) if n.op == "scan")
 
 
 def _waiting(phase: Phase) -> float:
@@ -215,9 +220,11 @@ def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: Target) -> int:
 
 
 def grain(kernel: Kernel, chunk: int, config: Config) -> int:
-    """Tasks that make up the least work worth a thread."""
+    """Tasks that make up about the least work worth a thread. What several stores need is computed
+    once: the cell of an LSTM, whose two results share most of it, takes 0.17 ns for each unit of
+    this estimate, like a tanh or a GELU alone."""
     work = 0.0
     for phase in kernel.phases:
-        cost = sum(max(op_cost(s) / 8, 1.0) for s in phase.stores)
-        work += cost * extent_of(phase.inner)
-    return max(int(config.cpp.min_chunk_size / max(work * chunk, 1.0)), 1)
+        cost = _ops_cost(*(s.value for s in phase.stores)) / 8
+        work += max(cost, len(phase.stores)) * extent_of(phase.inner)
+    return max(round(config.cpp.min_chunk_size / max(work * chunk, 1.0)), 1)
