@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from litz.autotune import Tuning
 from litz.config import Config
-from litz.ir.program import Decision, Extern, Kernel, Plan, read, written
+from litz.ir.program import Decision, Extern, Kernel, Plan, buffer_bytes, read, written
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
 from litz.runtime import ON_THE_CPU, policy_of
@@ -87,7 +87,8 @@ class Report:
             f"{self.kind} graph: {len(self.kernels)} kernels "
             f"({len(self.source.functions)} different), {len(self.externs)} ATen calls, "
             f"arena {self.plan.arena_bytes / 1e6:.2f} MB "
-            f"(without reuse {self.plan.unplanned_bytes / 1e6:.2f} MB), compiled in {total:.0f} ms"
+            f"(without reuse {self.plan.unplanned_bytes / 1e6:.2f} MB), {self._held()}"
+            f"compiled in {total:.0f} ms"
         ]
         ways = getattr(self.source, "ways", ()) or ((),) * len(self.kernels)
         rows = zip(self.kernels, self.scheduled, ways, strict=True)
@@ -100,6 +101,11 @@ class Report:
         for finding in self.tuning.findings:
             lines += [f"  tuned  {finding.title}", *_indented(finding.table())]
         return "\n".join(lines)
+
+    def _held(self) -> str:
+        """Copies of parameters, packed or folded, that live from call to call."""
+        size = sum(map(buffer_bytes, self.plan.graph.held))
+        return f"{size / 1e6:.2f} MB made of parameters and kept, " if size else ""
 
 
 def _indented(text: str) -> list[str]:

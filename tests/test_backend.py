@@ -273,3 +273,10 @@ def test_litz_debug_prints_its_level(level: int, shown: str) -> None:
     assert shown in done.stderr
     below = _run(program, LITZ_DEBUG=str(level - 1))
     assert shown not in below.stderr
+
+
+def test_explain_counts_what_is_kept_of_parameters() -> None:
+    layer = torch.nn.Linear(256, 512, bias=False)
+    with torch.no_grad():
+        kept, none = (str(litz.explain(f, torch.randn(64, 256))) for f in (layer, torch.relu))
+    assert "0.52 MB made of parameters and kept" in kept and "parameters" not in none

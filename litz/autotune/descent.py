@@ -35,7 +35,7 @@ def _fits(field: str, value: int, choice: Choice, scheduled: ScheduledKernel) ->
         return choice.vector is None and rows and value <= MOST_UNROLL
     if field == "grain":  # matters where there are tasks to share
         return scheduled.tasks > 1 and value <= 4 * scheduled.tasks
-    if choice.vector is None or choice.across is not None or choice.rows:
+    if choice.vector is None or choice.across is not None or choice.by_rows:
         return False  # such kernels count on what these are
     extent = choice.vector.extent.number
     if field == "lanes":

@@ -119,7 +119,7 @@ class Choice:
     chunk: int
     grain: int
     across: Expr | None = None
-    rows: int = 0  # that pass by together in a column reduction with its sums in memory
+    by_rows: bool = False  # a column reduction takes whole rows, one after the other
     product: Blocking | None = None  # the kernel is a matrix product and what follows it
     attention: Streaming | None = None
     past: tuple[str, ...] = ()  # results that are written past the caches

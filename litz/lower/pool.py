@@ -1,8 +1,8 @@
 """Pools over one to three dimensions: maximum, average, adaptive, and their backward.
 
 In: a view and the geometry of the windows. Out: a reduction over the taps of a window, whose loads
-are guarded at the borders; small windows are written out. Example, a maximum of two with a stride
-of two and a padding of one, where `in` stands for `i0 * 2 + r0 >= 1`:
+are guarded at the borders; small windows are written out, but for those over long rows. Example, a
+maximum of two with a stride of two and a padding of one, where `in` stands for `i0 * 2 + r0 >= 1`:
 
     y[i0] = reduce.max(where(in, guarded(in, x[i0 * 2 + r0 - 1]), -inf), r0)
 
@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import torch
 
 from litz.ir.expr import Expr, apply, axis, cast, const, integer
-from litz.ir.index import ZERO, floordiv, modulo, ravel, simplify
+from litz.ir.index import ONE, ZERO, floordiv, modulo, ravel, simplify
+from litz.ir.program import buffer_bytes
 from litz.lower.join import all_of, between
 from litz.lower.reduce import combined, emit_combined
 from litz.lower.registry import NotGenerated, rule
@@ -193,6 +194,14 @@ def _generated(x: View) -> None:
         raise NotGenerated("a type that is not generated")
 
 
+def _has_long_rows(low: Lowering, x: View, rank: int) -> bool:
+    """Whether each place of a window is a row of channels that is best read whole: such a window
+    stays a reduction however small it is, since written out, its rows are read side by side."""
+    if len(x.shape) == rank or x.strides[-rank - 1] is not ONE:
+        return False
+    return low.target.passes_by(x.shape[-rank - 1].hint * x.dtype.bytes, buffer_bytes(x.buffer))
+
+
 # -- maximum ---------------------------------------------------------------------------------
 
 
@@ -208,7 +217,7 @@ def _lower_max(
     here = widen(x.at(place, inside), x.dtype)
     least = const(-math.inf if dtype.is_float else torch.iinfo(like[0].dtype).min, dtype)
     candidate = here if inside.is_const else apply("where", inside, here, least)
-    best = combined(low, "max", window.axes, candidate)
+    best = combined(low, "max", window.axes, candidate, _has_long_rows(low, x, len(taps)))
     values = emit_combined(low, target, best, window.axes)
 
     found = widen(values.at(positions(target.shape)), x.dtype)
@@ -307,7 +316,8 @@ def _lower_average(
     target = low.buffer(like)
     here = positions(target.shape)
     place, inside = window.at(here)
-    total = combined(low, "sum", window.axes, widen(x.at(place, inside), x.dtype))
+    given = widen(x.at(place, inside), x.dtype)
+    total = combined(low, "sum", window.axes, given, _has_long_rows(low, x, len(taps)))
     size = reduce(_times, count(here[-len(taps) :]))
     return emit_combined(low, target, _quotient(total, size), window.axes)
 

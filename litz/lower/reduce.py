@@ -79,10 +79,14 @@ class Reducer:
         return emit_combined(self.low, target, value, self.axes)
 
 
-def combined(low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
-    """`value` combined over `axes`: one reduction, or written out if it has but a few points."""
+def combined(
+    low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr, kept: bool = False
+) -> Expr:
+    """`value` combined over `axes`: one reduction, or written out if it has but a few points and
+    is not to be `kept` as one."""
     count = count_of(axes)
     long = not count.is_const or count.number > low.config.unroll_reductions_threshold
+    long = long or (kept and count.number > 1)
     if long or REDUCTIONS[kind].gives_index:
         return reduce(kind, axes, value)
     terms = []

@@ -95,7 +95,8 @@ def _vectorized(
     choice = choice if chosen is None else chosen.applied(choice)
     past = written_past(ordered, choice, arguments, fresh, target)
     choice = replace(choice, past=past, asserts=config.debug_index_asserts)
-    return ScheduledKernel(ordered, arguments, choice, _steps(kernel, ordered))
+    steps = _steps(kernel, ordered) + (("rows pass by whole",) if choice.by_rows else ())
+    return ScheduledKernel(ordered, arguments, choice, steps)
 
 
 def _check_reductions(kernel: Kernel) -> None:

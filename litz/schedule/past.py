@@ -30,7 +30,7 @@ def written_past(
     target: Target,
 ) -> tuple[str, ...]:  # fmt: skip
     """Names of flat buffers, in order; none but on x86, whose fence the emitter spells."""
-    if not target.triple.startswith("x86") or choice.rows or choice.lanes < 2:
+    if not target.triple.startswith("x86") or choice.by_rows or choice.lanes < 2:
         return ()
     known = {b.name for b in read(kernel)}
     names = {f"b{k}" for k, b in enumerate(arguments) if b.name in fresh} - known

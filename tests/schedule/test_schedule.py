@@ -100,6 +100,16 @@ def test_min_chunk_size_sets_what_a_thread_must_get() -> None:
     assert few.choice.grain > many.choice.grain
 
 
+def test_what_results_share_counts_once() -> None:
+    def cell(*x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.sigmoid(x[0]) * x[4] + torch.sigmoid(x[1]) * torch.tanh(x[2])
+        return state, torch.sigmoid(x[3]) * torch.tanh(state)
+
+    given = [torch.randn(384) for _ in range(5)]
+    (both,), (one,) = (stages(f, *given).scheduled for f in (cell, lambda *x: cell(*x)[1]))
+    assert both.choice.grain == one.choice.grain
+
+
 def test_equal_layers_schedule_to_equal_kernels() -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(torch.relu(x @ w) @ w) @ w

@@ -1,13 +1,15 @@
-"""Column reductions of arrays that no cache holds: rows pass by whole, sums wait in a cache.
+"""Column reductions of arrays that no cache holds: rows pass by whole, one after the other.
 
-In: a `ScheduledKernel` whose `Choice` says how many rows pass together. Out: LLVM IR. With sums in
-registers, a few columns at a time, memory would be walked in short pieces a row apart, which costs
-half of its speed. Sums of many rows are put aside now and then, as in any other reduction.
+In: a `ScheduledKernel` whose `Choice` says so. Out: LLVM IR. With a few columns at a time, or a few
+rows, memory would be walked in short pieces a row apart, which costs half of its speed: a
+processor reads ahead along one line. Sums of few columns stay in registers, for which every loop
+over them is written out; those of many wait in a cache. Sums of many rows are put aside now and
+then, as in any other reduction. A window of a pool is a few rows, which are tested one by one.
 
     for task:                             a chunk of columns
         for block of rows:
-            for 4 rows:  for v in chunk:  sums[v] += x[r, v] + ... + x[r + 3, v]
-            for v:       totals[v] += sums[v]
+            for row:  if it is inside:  for v in chunk:  sums[v] += x[row, v]
+            for v:    totals[v] += sums[v]
         for v:  stores of the kernel with totals[v]
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from litz.codegen.llvm.builder import Value
-from litz.codegen.llvm.emit import KernelEmitter
+from litz.codegen.llvm.emit import TURNS, KernelEmitter, put_aside_at
 from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scope import I64, Scope
@@ -24,10 +26,11 @@ from litz.codegen.llvm.values import Tail
 from litz.ir.expr import Expr, walk
 from litz.ir.ops import neutral
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.sizes import is_multiple
+from litz.ir.sizes import count_of, is_multiple
 
-# Rows after which sums are put aside; a multiple of those that pass together.
-BLOCK = 32
+# Vectors of columns up to which loops over them are written out: as many as there are registers.
+# Beyond these, some sums live on the stack, and yet are not looked up by a counter.
+WRITTEN_OUT = 32
 # What is done for one vector of columns, given where it lies in its chunk.
 Work = Callable[[Value], None]
 
@@ -37,42 +40,66 @@ class ColumnEmitter(KernelEmitter):
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
-        (self.phase,) = self.kernel.phases
-        (self.row,) = self.phase.inner
+        self.phase, *self.behind = self.kernel.phases
+        self.values.memory.in_order = True
         nodes = (n for s in self.phase.stores for n in walk(s.value) if n.op == "reduce")
-        lanes = self.choice.lanes
-        self.reductions = [Reduction(self.values, n, 1, lanes) for n in dict.fromkeys(nodes)]
+        lanes, points = self.choice.lanes, count_of(self.phase.inner)
+        long = not points.is_const or points.number > TURNS
+        self.reductions = [Reduction(self.values, n, 1, lanes, long) for n in dict.fromkeys(nodes)]
+        self.blocked = any(r.gathers for r in self.reductions)
         self.sums = [self._array(r) for r in self.reductions]
-        self.totals = [self._array(r) for r in self.reductions]
+        self.totals = [self._array(r) for r in self.reductions] if self.blocked else self.sums
 
     def _array(self, reduction: Reduction) -> Value:
         """Stack memory for the sums of a chunk."""
         array = Value(f"%{self.b.fresh('sums')}", POINTER)
-        vectors = -(-self.choice.chunk // self.choice.lanes)
-        size = f"[{vectors} x {reduction.type}], align 64"
+        size = f"[{self.vectors} x {reduction.type}], align 64"
         self.scopes.stack[0].lines.insert(1, f"  {array.text} = alloca {size}")
         return array
 
+    @property
+    def vectors(self) -> int:
+        """Vectors of columns in a chunk."""
+        return -(-self.choice.chunk // self.choice.lanes)
+
+    @property
+    def written_out(self) -> bool:
+        """Whether there is but one chunk, and a short one."""
+        n = self.columns.extent
+        whole = n.is_const and n.number <= self.choice.chunk
+        return whole and self.vectors * len(self.reductions) <= WRITTEN_OUT
+
     def _lanes_of_rows(self, task: Value) -> None:
         assert self.choice.vector is not None
-        b, n, together = self.b, self._size(self.row.extent), self.choice.rows
+        b = self.b
         start = self._bind_tasks(task)[self.choice.vector]
         stop = b.intrinsic("smin", b.add(start, self.choice.chunk), self._size(self.columns.extent))
         self._for_columns(start, stop, lambda at: self._clear(self.totals, at))
-        block = self.scopes.open_loop(self._number(0), n, BLOCK)
-        self._for_columns(start, stop, lambda at: self._clear(self.sums, at))
-        end = b.intrinsic("smin", b.add(block, BLOCK), n)
-        row = self.scopes.open_loop(block, end, together, whole_steps=True)
-        self._for_columns(start, stop, lambda at: self._add_rows(row, together, at))
-        self.scopes.close()
-        if not is_multiple(self.row.extent, together):  # only the last block has rows left
-            whole = b.emit(f"and {b.sub(end, block)}, {-together}", I64)
-            last = self.scopes.open_loop(b.add(block, whole), end, 1)
-            self._for_columns(start, stop, lambda at: self._add_rows(last, 1, at))
-            self.scopes.close()
-        self._for_columns(start, stop, self._put_aside)
-        self.scopes.close()
+        self._rows(start, stop, list(self.phase.inner))
         self._for_columns(start, stop, self._finish)
+
+    def _rows(self, start: Value, stop: Value, axes: list[Expr]) -> None:
+        """Every row; of an axis whose sums are put aside, in blocks."""
+        if not axes:
+            with self._where_inside(self.reductions, self.phase.inner):
+                self._for_columns(start, stop, self._add_row)
+            return
+        row, *others = axes
+        first, end = self._number(0), self._size(row.extent)
+        aside, every = put_aside_at(self.phase.inner, 1)
+        blocks = self.blocked and row is aside
+        if blocks:
+            n, first = end, self.scopes.open_loop(first, end, every)
+            self._for_columns(start, stop, lambda at: self._clear(self.sums, at))
+            end = self.b.intrinsic("smin", self.b.add(first, every), n)
+        counter = self.scopes.open_loop(first, end, 1)
+        level = self.values.axis_level[row] = self.scopes.depth
+        self.scopes.bind(level, row, counter)
+        self._rows(start, stop, others)
+        self.scopes.close()
+        if blocks:
+            self._for_columns(start, stop, self._put_aside)
+            self.scopes.close()
 
     @property
     def columns(self) -> Expr:
@@ -81,6 +108,9 @@ class ColumnEmitter(KernelEmitter):
 
     def _for_columns(self, start: Value, stop: Value, work: Work) -> None:
         """Do it for each vector of a chunk, the last one masked."""
+        if self.written_out:
+            self._for_each(work)
+            return
         b, lanes = self.b, self.choice.lanes
         base = self.scopes.open_loop(start, stop, lanes, whole_steps=True)
         self._at(base, start, None, work)
@@ -91,9 +121,23 @@ class ColumnEmitter(KernelEmitter):
             self._at(rest, start, self._tail(self.columns.extent, rest, stop), work)
             self.scopes.close()
 
-    def _at(self, base: Value, start: Value, tail: Tail, work: Work) -> None:
+    def _for_each(self, work: Work) -> None:
+        """The same, written out: places in arrays are then numbers, and LLVM has registers."""
+        lanes, n = self.choice.lanes, self.columns.extent.number
+        for k in range(self.vectors):
+            around = self.scopes.stack[-1]
+            self.scopes.stack.append(Scope(around.lines, around.block))
+            self._place_lanes(self._number(k * lanes), n % lanes if n < (k + 1) * lanes else None)
+            work(self._number(k))
+            self.scopes.stack.pop()
+            self.scopes.select(self.scopes.depth)
+
+    def _place_lanes(self, base: Value, tail: Tail) -> None:
         self.values.axis_level[self.columns] = self.values.row_level = self.scopes.depth
         self.values.set_vector(self.columns, base, tail)
+
+    def _at(self, base: Value, start: Value, tail: Tail, work: Work) -> None:
+        self._place_lanes(base, tail)
         work(self.b.emit(f"udiv {self.b.sub(base, start)}, {self.choice.lanes}", I64))
 
     # -- work on one vector of columns -------------------------------------------------------
@@ -111,18 +155,11 @@ class ColumnEmitter(KernelEmitter):
         value = self.b.emit(f"load {reduction.type}, {source}", reduction.type)
         self.b.lines.append(f"  store {value}, {target}")
 
-    def _add_rows(self, first: Value, count: int, at: Value) -> None:
+    def _add_row(self, at: Value) -> None:
         places = [self._place(s, r, at) for s, r in zip(self.sums, self.reductions, strict=True)]
         for place, reduction in zip(places, self.reductions, strict=True):
             self._copied(reduction, place, reduction.slots[0])
-        for number in range(count):
-            around = self.scopes.stack[-1]
-            self.scopes.stack.append(Scope(around.lines, around.block))
-            level = self.values.axis_level[self.row] = self.scopes.depth
-            self.scopes.bind(level, self.row, self.b.add(first, number) if number else first)
-            self._body(self.reductions, [], 0)
-            self.scopes.stack.pop()
-            self.scopes.select(self.scopes.depth)
+        self._body(self.reductions, [], 0)
         for place, reduction in zip(places, self.reductions, strict=True):
             self._copied(reduction, reduction.slots[0], place)
 
@@ -137,4 +174,5 @@ class ColumnEmitter(KernelEmitter):
         for reduction, array in zip(self.reductions, self.totals, strict=True):
             text = f"load {reduction.type}, {self._place(array, reduction, at)}"
             self.scopes.bind(self.scopes.depth, reduction.node, self.b.emit(text, reduction.type))
-        self._stores(list(self.phase.completing))
+        for phase in (self.phase, *self.behind):
+            self._stores(list(phase.completing if phase.inner else phase.stores))

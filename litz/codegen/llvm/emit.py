@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from litz.codegen.llvm.builder import Value
+from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.function import FunctionEmitter
 from litz.codegen.llvm.reductions import Reduction
 from litz.codegen.llvm.scans import Scan
@@ -166,7 +166,8 @@ class KernelEmitter(FunctionEmitter):
             reduction.start()
         self._start_scans(scans, lanes)
         step = lanes * unroll if in_lanes else 1
-        nest = _Nest(reductions, list(phase.inside), unroll, in_lanes, *_aside(phase.inner, step))
+        given = (reductions, list(phase.inside), phase.inner, unroll, in_lanes)
+        nest = _Nest(*given, *put_aside_at(phase.inner, step))
         self._nest(nest, list(phase.inner))
         if in_lanes:
             self.values.set_vector(None, None, None)
@@ -191,7 +192,8 @@ class KernelEmitter(FunctionEmitter):
 
     def _nest(self, nest: _Nest, axes: list[Expr]) -> None:
         if not axes:
-            self._body(nest.reductions, nest.inside, 0)
+            with self._where_inside([] if nest.inside else nest.reductions, nest.axes):
+                self._body(nest.reductions, nest.inside, 0)
             return
         variable, *rest = axes
         if nest.in_lanes and not rest and self.values.lanes > 1:
@@ -202,6 +204,25 @@ class KernelEmitter(FunctionEmitter):
             self.values.axis_level[variable] = self.scopes.depth
             self.scopes.bind(self.scopes.depth, variable, counter)
             self._nest(nest, rest)
+
+    @contextmanager
+    def _where_inside(self, reductions: list[Reduction], inner: tuple[Expr, ...]) -> Iterator[None]:
+        """A branch around what changes no reduction where a guard does not hold, as at the border
+        of a pool. Inside, the guard is known to hold: nothing is masked."""
+        guards = {r.guard for r in reductions}
+        guard = guards.pop() if len(guards) == 1 else None
+        tested = [] if guard is None else [a for a in inner if a in guard.axes]
+        if guard is None or not tested or self.values.varies(guard):
+            yield
+            return
+        levels = {a: self.values.axis_level[a] for a in tested}
+        self.scopes.open_if(self.values.value(guard))
+        # What needs the guard needs these axes, and is written behind the branch.
+        self.values.axis_level |= dict.fromkeys(tested, self.scopes.depth)
+        self.scopes.bind(self.scopes.depth, guard, self.b.constant(1, Type("i1", 1)))
+        yield
+        self.scopes.close()
+        self.values.axis_level |= levels
 
     @contextmanager
     def _turns(
@@ -302,13 +323,14 @@ class _Nest:
 
     reductions: list[Reduction]
     inside: list[Store]
+    axes: tuple[Expr, ...]
     unroll: int
     in_lanes: bool
     aside: Expr | None
     every: int
 
 
-def _aside(axes: tuple[Expr, ...], step: int) -> tuple[Expr | None, int]:
+def put_aside_at(axes: tuple[Expr, ...], step: int) -> tuple[Expr | None, int]:
     """The axis whose turns hold about as many additions as a sum may take at once."""
     inside = 1
     for variable in reversed(axes):

@@ -94,11 +94,14 @@ class Memory(Stores):
             return self.v.mask
         guard = self.v.lanewise(node.guard)
         self.v.scopes.select(level)
+        if self.v.value(node.guard) == self.v.b.constant(1, Type("i1", 1)):
+            return self.v.mask  # a branch around this says that it holds
         return guard if self.v.mask is None else self.v.b.bit_and(guard, self.v.mask)
 
     def _loaded(self, node: Expr, address: Value, lanes: int) -> Value:
         kind = stored_type(node.dtype, lanes)
-        text = f"load {kind}, {address}, align {node.dtype.bytes}"
+        order = "volatile " if self.in_order and lanes > 1 else ""
+        text = f"load {order}{kind}, {address}, align {node.dtype.bytes}"
         return self.from_memory(node.dtype, self.v.b.emit(text, kind))
 
     def _scalar_load(self, node: Expr, place: Value, guard: Value | None) -> Value:

@@ -101,7 +101,7 @@ def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
         return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
     if scheduled.choice.sliding is not None:
         return WindowEmitter
-    return ColumnEmitter if scheduled.choice.rows else KernelEmitter
+    return ColumnEmitter if scheduled.choice.by_rows else KernelEmitter
 
 
 def structure(scheduled: ScheduledKernel) -> object:

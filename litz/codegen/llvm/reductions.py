@@ -11,7 +11,7 @@ from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.ops import SPELLING, computed_type
 from litz.codegen.llvm.values import Values
 from litz.ir.dtypes import BOOL
-from litz.ir.expr import Expr
+from litz.ir.expr import Expr, walk
 from litz.ir.index import ravel
 from litz.ir.ops import REDUCTIONS, neutral
 
@@ -43,6 +43,21 @@ class Reduction:
         self.aside = stack_slot(values, self.type, "aside") if self.gathers else None
         places = Type("i64", lanes)
         self.places = stack_slot(values, places, "at") if self.spec.gives_index else None
+
+    @property
+    def guard(self) -> Expr | None:
+        """What must hold for a value to change anything: elsewhere it is the neutral one. Only what
+        axes alone say: nobody foresees a branch on data."""
+        value, none = self.node.args[0], neutral(self.spec.combine, self.dtype)
+        while value.op == "cast":
+            (value,) = value.args
+        found = None
+        if value.op == "load" and none == 0:
+            found = value.guard
+        elif value.op == "where" and value.args[2].is_const and value.args[2].attr == none:
+            found = value.args[0]
+        data = found is None or any(n.op == "load" for n in walk(found))
+        return None if data or self.spec.gives_index else found
 
     def start(self) -> None:
         b = self.values.b

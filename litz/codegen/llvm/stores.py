@@ -33,6 +33,7 @@ class Stores:
         self.past: tuple[str, ...] = ()  # buffers that whole vectors are written to past caches
         self.safe: Value | None = None  # a zero that guarded scalars read instead
         self.asserts = False  # whether every access is held against its buffer's bounds
+        self.in_order = False  # whether LLVM must leave loads of vectors in the order they have
 
     def store(self, buffer: Buffer, index: Expr, value: Value, dtype: DType) -> None:
         """Write a value here: one element, a vector side by side, or lane by lane."""
