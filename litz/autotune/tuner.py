@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from importlib import metadata
 from typing import Any
 
@@ -31,12 +32,14 @@ from litz.config import Config
 from litz.fuse import fuse
 from litz.ir.choices import ANY, NO_CHOICES, Choices, ProductChoice
 from litz.ir.graph import Graph
-from litz.ir.program import Decision, Extern, KernelGraph
+from litz.ir.program import Decision, Extern, KernelGraph, LoopProgram
 from litz.lower import lower
 from litz.schedule import schedule
 from litz.target import Target
 from litz.trace import Trace
 
+# Seconds for a graph, if the user does not say: kernels of a GPU take long to compile.
+BUDGET = {"cpu": 1.5, "cuda": 10.0}
 # Seconds of one trial, at most; most are over as soon as it is plain that they lead nowhere.
 TRIAL = 0.25
 # The part of what is left of the budget that is for timing; the rest may go into compiling ahead.
@@ -64,7 +67,8 @@ class Tuner:
         self.findings: list[Finding] = []
         self.decisions: list[Decision] = []
         self.timed = 0
-        self.end = time.monotonic() + config.max_autotune_budget_seconds
+        asked = config.max_autotune_budget_seconds
+        self.end = time.monotonic() + (BUDGET[target.kind] if asked is None else asked)
         self.runner: Apart | Here = Here(target, config)
         if config.autotune_in_subproc and target.kind == "cpu":
             self.runner = Apart(config)
@@ -93,8 +97,13 @@ class Tuner:
         decided = (*self.decisions, *notes)
         return Tuning(self.choices, tuple(self.findings), decided, self.timed)
 
+    @cached_property
+    def _by_rule(self) -> LoopProgram:
+        return lower(self.graph, self.target, self.config, NO_CHOICES)
+
     def _kernels(self, choices: Choices) -> KernelGraph:
-        program = lower(self.graph, self.target, self.config, choices)
+        given = (self.graph, self.target, self.config)
+        program = lower(*given, choices) if choices.products else self._by_rule
         return fuse(program, self.target, self.config, choices)
 
     def _all_ours(self) -> KernelGraph | None:
@@ -110,8 +119,7 @@ class Tuner:
         choice may join, or take apart."""
         most = ProductChoice(rows=True, prologue=True)
         together = Choices(products={ANY: most} if self.config.benchmark_epilogue_fusion else {})
-        program = lower(self.graph, self.target, self.config, self.choices)
-        return fuse(program, self.target, self.config, together)
+        return fuse(self._by_rule, self.target, self.config, together)
 
     def _unmet(self, name: str, reason: str) -> Decision:
         return Decision("unmet", "max_autotune", name, reason)

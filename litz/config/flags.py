@@ -217,9 +217,9 @@ class Config:
     max_autotune_gemm_search_space: Literal["DEFAULT", "EXHAUSTIVE"] = flag(
         "DEFAULT", "autotune", "How many ways: those the cost model likes best, or all of them."
     )
-    max_autotune_budget_seconds: float = flag(
-        10.0, "autotune", "Seconds of timing for one graph; what is left then runs by rule.",
-        code=False, low=0,
+    max_autotune_budget_seconds: float | None = flag(
+        None, "autotune", "Seconds of tuning for one graph, after which the rest runs by rule; None"
+        " is one and a half on a CPU, ten on a GPU.", code=False, low=0,
     )  # fmt: skip
     max_autotune_report_choices_stats: bool = flag(
         True, "autotune", "Print a table of what was timed, on stderr.", code=False
