@@ -84,10 +84,13 @@ def _flops(node: Node) -> float:
     return 0.0
 
 
-def roofline(size: Size, machine: Machine) -> float:
-    """Seconds that no choice is below: all its multiply-adds at the peak, or all its bytes."""
-    computing = size.flops / (machine.flops * 4 / max(size.bytes, 4))
-    return max(computing, _bytes(size) / machine.bandwidth)
+def roofline(size: Size, target: Target, machine: Machine) -> float:
+    """Seconds that no choice is below, as far as the peaks tell: all its multiply-adds, or all its
+    bytes if no cache holds them. For narrow types there may be instructions that do more."""
+    if size.bytes < 4:
+        return 0.0
+    moved = _bytes(size) if _bytes(size) > target.l3_bytes else 0
+    return max(size.flops * size.bytes / (4 * machine.flops), moved / machine.bandwidth)
 
 
 def _bytes(size: Size) -> int:

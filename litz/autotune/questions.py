@@ -90,7 +90,7 @@ def _about_product(equal: list[Region], target: Target, config: Config) -> Quest
         str(size), tuple(r.node for r in equal), region.mark, BY_RULE, variant,
         lambda machine: list(space.candidates(size, target, config, machine)),
         lambda choice: space.beside(size, choice, target),  # type: ignore[arg-type]
-        cost, partial(roofline, size) if target.kind == "cpu" else _unknown,
+        cost, partial(roofline, size, target) if target.kind == "cpu" else _unknown,
     )  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def regions(
             around = _around(product) if target.panels else (_computes(product), False)
             size = _size(node, known, len(names) > 1, around)
             if cut is not None and size is not None:
-                found.append(Region(node.name, size, cut, _mark(cut)))
+                found.append(Region(node.name, size, cut, f"{_mark(cut)} {size!r}"))
     return found
 
 
@@ -135,7 +135,7 @@ def _mark(graph: Graph) -> str:
         tensors = [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, Tensor)]
         lies = [(str(t.dtype), tuple(t.shape), t.stride(), str(t.device)) for t in tensors]
         given = torch.fx.node.map_arg((node.args, node.kwargs), order.__getitem__)
-        told = "" if node.target in SLICES else str(given)
+        told = str(given[0][0] if node.target in SLICES else given)
         what = node.target if node.op == "call_function" else node.op
         lines.append(f"{what} {told} {lies} {node.name in graph.static}")
     return digest(*lines)

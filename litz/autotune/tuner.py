@@ -50,7 +50,7 @@ AT_ITS_PEAK = 0.9
 # What takes less than this part of all products of the graph is not worth its trials.
 TOO_SMALL = 0.01
 # Of what the database keeps: with another number, old results are asked for anew.
-VERSION = 3
+VERSION = 4
 # Flags that change the answer, of those that tuning itself reads.
 ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
          "benchmark_epilogue_fusion", "max_autotune_gemm_backends",

@@ -307,7 +307,8 @@ def _check_eighths(low: Lowering, like: Any, operands: Any) -> None:
         return
     if not low.target.eighths:
         raise NotGenerated("floats of eight bits on a GPU that does not round them once")
-    if low.origin.op.split(".")[1] not in OF_EIGHTHS:
+    _, _, name = low.origin.op.partition(".")  # an op of higher order has no dot
+    if name.partition(".")[0] not in OF_EIGHTHS:
         raise NotGenerated("an op on floats of eight bits")
 
 

@@ -71,6 +71,18 @@ def test_equal_layers_have_one_mark() -> None:
         _runs_as_written(region)
 
 
+def test_steps_of_a_recurrence_have_one_mark() -> None:
+    """They read other slices; which tensor those are of counts."""
+    x, y, w = torch.randn(16, 3, 64), torch.randn(16, 3, 64), torch.randn(64, 64)
+
+    def steps(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x[:, 0] @ w).relu() + y[:, 0], (x[:, 2] @ w).relu() + y[:, 1], x[:, 1] @ w
+
+    found = _cut(steps, x, y, w, static=1)
+    marks = [region.mark for region in found]
+    assert len(found) == 3 and marks[0] == marks[1] != marks[2]
+
+
 def test_a_product_that_stays_with_aten_is_one_too() -> None:
     x, y = torch.randn(12, 48), torch.randn(64, 48)
     (region,) = _cut(lambda x, y, z: (x @ y.t()).relu() + z, x, y, torch.randn(64), static=1)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,18 @@ import torch
 from torch import nn
 
 import litz
+from litz.autotune import questions
+from litz.autotune.cost import Machine, roofline
+from litz.autotune.regions import Size
 from litz.autotune.results import Ratio
 from litz.autotune.trial import Here, Variant
 from litz.backend import litz as backend
 from litz.ir.choices import LoopChoice, ProductChoice
 from litz.report import Explanation, Report
+from litz.target import host
 
 ROOT = Path(__file__).parent.parent.parent
+WIDE = 1 << 16
 Times = Callable[[ProductChoice | LoopChoice], float | str]
 
 
@@ -222,6 +228,36 @@ def test_symbolic_sizes_are_not_tuned(flag: str, made_up: Any) -> None:
     assert not asked and not notes.by_size
     decisions = _report(notes).decisions
     assert any(d.action == "unmet" and "sizes are symbolic" in d.reason for d in decisions)
+
+
+def test_nothing_is_tried_where_the_rule_is_at_the_peak(
+    tmp_path: Path, made_up: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "roofline", lambda *_: 0.95e-3)
+    asked = made_up(lambda choice: 0.5 if choice.backend == "LITZ" else 2.0)
+    report = _report(_explained(tmp_path))
+    assert len(asked) == len(report.tuning.findings) == 2
+    _explained(tmp_path, max_autotune_gemm_search_space="EXHAUSTIVE")
+    assert len(asked) > 20
+
+
+def test_the_peaks_of_narrow_types_and_caches_are_not_known() -> None:
+    machine, target = Machine(1e11, 1e10), replace(host(), l3_bytes=2 << 20)
+    product = Size(1, 4, 512, 512, "float32", 4, False, True)
+    large = replace(product, depth=2048)
+    assert roofline(replace(product, bytes=2), target, machine) == 0.0
+    assert roofline(product, target, machine) == product.flops / 1e11
+    assert roofline(large, target, machine) > 4 * large.flops / 1e11
+
+
+def test_what_is_too_small_to_matter_is_not_asked(tmp_path: Path, made_up: Any) -> None:
+    model = nn.Sequential(nn.Linear(64, WIDE), nn.ReLU(), nn.Linear(WIDE, 64), nn.Linear(64, 8))
+    asked = made_up(lambda _: 2.0)
+    report = _report(_explained(tmp_path, model))
+    assert asked and {f.what for f in report.tuning.findings} == {
+        f"product, 16 x 64 x {WIDE}, float32, with more", f"product, 16 x {WIDE} x 64, float32"
+    }  # fmt: skip
+    assert any("less than 1%" in d.reason for d in report.tuning.decisions)
 
 
 def test_a_budget_that_is_spent_leaves_the_rules(tmp_path: Path, made_up: Any) -> None:

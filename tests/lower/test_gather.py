@@ -93,6 +93,21 @@ def test_negative_indices_are_outside_where_eager_says_so(case: str) -> None:
         run(numbers(torch.float32, 9, 9), torch.tensor([1, -1]))
 
 
+def test_what_a_sum_leaves_out_is_checked_too() -> None:
+    """A branch around points that change nothing must not hide eager's error."""
+
+    def some(x: torch.Tensor, i: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        here = (torch.arange(9) < 5)[:, None]
+        return torch.where(here, x[i] + (i // d)[:, None], 0.0).sum(0)
+
+    run, x, i = compiled(some), numbers(torch.float32, 9, 200), torch.arange(9)
+    torch.testing.assert_close(run(x, i, i + 1), some(x, i, i + 1))
+    with pytest.raises(IndexError):
+        run(x, i.clone().index_fill_(0, torch.tensor(8), 9), i + 1)
+    with pytest.raises(RuntimeError, match="ZeroDivision"):
+        run(x, i, i - 8)
+
+
 def test_an_index_is_not_checked_where_it_is_not_read() -> None:
     """In the other half of a join the index tensor is not read, so nothing is out of range."""
 

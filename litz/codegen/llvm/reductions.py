@@ -16,6 +16,7 @@ from litz.ir.index import ravel
 from litz.ir.ops import REDUCTIONS, neutral
 
 INDEX = Type("i64", 1)
+DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "remainder"})
 
 
 def stack_slot(values: Values, kind: Type, name: str) -> Value:
@@ -23,6 +24,12 @@ def stack_slot(values: Values, kind: Type, name: str) -> Value:
     slot = Value(f"%{values.b.fresh(name)}", Type("ptr", 1))
     values.scopes.stack[0].lines.insert(1, f"  {slot.text} = alloca {kind}")
     return slot
+
+
+def _may_fail(node: Expr) -> bool:
+    """Whether a point raises an error that eager would raise, needed or not."""
+    divides = node.op in DIVISIONS and not node.dtype.is_float and not node.args[1].is_const
+    return divides or node.op == "check_index"
 
 
 class Reduction:
@@ -57,7 +64,7 @@ class Reduction:
         elif value.op == "where" and value.args[2].is_const and value.args[2].attr == none:
             found = value.args[0]
         data = found is None or any(n.op == "load" for n in walk(found))
-        return None if data or self.spec.gives_index else found
+        return None if data or self.spec.gives_index or any(map(_may_fail, walk(value))) else found
 
     def start(self) -> None:
         b = self.values.b
