@@ -101,6 +101,7 @@ def _changed(name: str) -> Config:
         "cache_dir": "here",
         "multi_kernel_hints": (8, 512),
         "max_fusion_unique_io_buffers": 4,
+        "max_autotune_budget_seconds": 3.0,
         "joint_custom_pre_pass": print,
         "joint_custom_post_pass": print,
         "custom_partitioner_fn": print,
