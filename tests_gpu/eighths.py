@@ -20,7 +20,7 @@ from litz.ir import eighths
 from litz.ir.choices import ProductChoice
 from tests.codegen.test_eighths import BYTES, check, floats
 from tests.stages import compiled
-from tests_gpu.products import DEVICE, SHOWN, attempt, forced, left
+from tests_gpu.products import DEVICE, attempt, forced, tried
 from tests_gpu.run import hide_compilers
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -142,22 +142,7 @@ SHAPES = {
 
 
 def timed(m: int, k: int, n: int) -> str:
-    options = {
-        "max_autotune_gemm": True, "max_autotune_report_choices_stats": False,
-        "autotune_local_cache": False, "compile_threads": 16, "on_error": "raise",
-        "max_autotune_budget_seconds": min(10.0, max(left(), 1.0)),
-    }  # fmt: skip
-    inputs = operands(m, k, n, (E4M3, E4M3), False)
-    with torch.no_grad():
-        run = compiled(scaled(torch.bfloat16), **options)
-        run(*inputs)
-    (report,) = run.reports
-    lines = []
-    for finding in report.tuning.findings:
-        rows = finding.table().splitlines()
-        lines += [f"{finding.title}, {report.tuning.timed} trials", *rows[: SHOWN + 1]]
-        lines += [row for row in rows[SHOWN + 1 :] if "->" in row or "failed" in row][:4]
-    return "\n        ".join(["", *lines])
+    return tried(scaled(torch.bfloat16), operands(m, k, n, (E4M3, E4M3), False), seconds=10.0)
 
 
 def times() -> None:

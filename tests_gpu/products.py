@@ -273,11 +273,17 @@ SHAPES = {
 
 
 def timed(m: int, k: int, n: int, what: str, every: bool) -> str:
-    function, inputs = linear(m, k, n, what)
+    return tried(*linear(m, k, n, what), seconds=20.0 if every else 8.0, every=every)
+
+
+def tried(
+    function: Callable[..., Any], inputs: tuple[Any, ...], seconds: float, every: bool = False
+) -> str:
+    """What the tuner tried, and how long each way took."""
     options = {
         "max_autotune_gemm": True, "max_autotune_report_choices_stats": False,
         "autotune_local_cache": False, "compile_threads": 16, "on_error": "raise",
-        "max_autotune_budget_seconds": min(20.0 if every else 8.0, max(left(), 1.0)),
+        "max_autotune_budget_seconds": min(seconds, max(left(), 1.0)),
         "max_autotune_gemm_search_space": "EXHAUSTIVE" if every else "DEFAULT",
     }  # fmt: skip
     with torch.no_grad():

@@ -14,6 +14,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -26,9 +27,8 @@ from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Program, Say, Settings, Suite, apart
 from litz.bench.fresh import empty_caches
 from litz.bench.results import OURS, Row
-from litz.bench.suites.cpu import BATCHES, model
+from litz.bench.suites import cpu
 from litz.bench.timing import interleave
-from litz.bench.zoo import ZOO
 
 THEIRS, THEIR_DEFAULT, OUR_DEFAULT = "inductor", "inductor default", "litz default"
 # What a row calls it, and the candidate that it is.
@@ -95,11 +95,7 @@ def _first(
 
 
 def cases(quick: bool) -> list[Case]:
-    return [
-        Case("best", name, f"batch {batch}", partial(model, name, batch, quick), measure)
-        for name in ZOO
-        for batch in BATCHES
-    ]
+    return [replace(case, suite="best", measure=measure) for case in cpu.cases(quick)]
 
 
 SUITE = Suite("Models with frozen weights, tuned: a call, and the first one.", cases)
