@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch.fx
 
 from litz.autotune import tune
-from litz.build import build
+from litz.build import build, get_ready
 from litz.capture import capture, devices_of
 from litz.codegen import emit
 from litz.config import Config
@@ -44,6 +44,7 @@ def _compiled(
 ) -> tuple[CompiledGraph | DeviceGraph, Report]:
     """Capture, optimise, tune, lower, fuse, plan, schedule, emit, build, link."""
     target = target_for(devices_of(module), config)
+    get_ready(target, config, sum(n.op == "call_function" for n in module.graph.nodes))
     captured = trace(capture, module, kind, parameters)
     graph = trace(optimize, captured, target, config, trace)
     tuning = trace(tune, graph, target, config, trace)

@@ -7,8 +7,10 @@ them. No C compiler, linker or temporary file is involved.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from litz.build.llvm import compile_object, load_object
-from litz.build.triton import compile_ahead, compile_kernels, worker_count
+from litz.build.triton import compile_ahead, compile_kernels, start_workers, worker_count
 from litz.config import Config
 from litz.ir.source import Binary, DeviceBinary, DeviceKernel, DeviceSource, Source
 from litz.target import Target, host
@@ -36,11 +38,18 @@ def _build_device(
 ) -> DeviceBinary:
     for kernel in source.kernels:
         trace.note(4, f"Triton source of {kernel.name}", kernel.text)
-    launcher = build_launcher(source, config, trace)
-    with trace.span("triton"):
-        count = worker_count(config.compile_threads)
-        cubins = compile_kernels(source.kernels, _capability(target), count)
-    return DeviceBinary(cubins, launcher)
+    count = worker_count(config.compile_threads)
+    with ThreadPoolExecutor(1) as beside:
+        cubins = beside.submit(compile_kernels, source.kernels, _capability(target), count)
+        launcher = build_launcher(source, config, trace)
+        with trace.span("triton"):
+            return DeviceBinary(cubins.result(), launcher)
+
+
+def get_ready(target: Target, config: Config, ops: int) -> None:
+    """Start what will compile a graph of so many ops."""
+    if target.device.startswith("cuda"):
+        start_workers(worker_count(config.compile_threads), ops)
 
 
 def build_ahead(kernels: list[DeviceKernel], target: Target, config: Config, end: float) -> None:

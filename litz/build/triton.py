@@ -1,8 +1,9 @@
 """Triton to cubins, several at a time, in processes of their own.
 
-In: `DeviceSource`. Out: `Cubin`s by name. A kernel takes more than half a second, most of it in one
-thread; so workers share them. They are started when first needed and stay for the next graph; they
-speak JSON, never pickle, and end with this process. Example: `compile_kernels(kernels, 90, 4)`.
+In: `DeviceSource`. Out: `Cubin`s by name. A process takes half a second until it has loaded Triton,
+and then a twentieth or more for each kernel, in one thread; so workers share them. `start_workers`
+has them load it while earlier stages are at work; they stay for the next graph, speak JSON, never
+pickle, and end with this process. Example: `compile_kernels(kernels, 90, 4)`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from litz.ir.source import Cubin, DeviceKernel
 
 # So few kernels are compiled before workers have started.
 FEW = 2
+# A graph with fewer ops than this for each worker does not need it.
+OPS_A_WORKER = 8
 # What was compiled ahead, by job, and how much of it is kept.
 AHEAD: dict[str, dict[str, Any]] = {}
 MOST_AHEAD = 512
@@ -37,10 +40,10 @@ def compile_kernels(
     """Each kernel's machine code, by name."""
     jobs = [_job(k, capability) for k in kernels]
     missing = [job for job in jobs if _key(job) not in AHEAD]
-    if len(missing) <= FEW or threads < 2:
+    if threads < 2 or (len(missing) <= FEW and not WORKERS.free):
         made = [_here(job) for job in missing]
     else:
-        with ThreadPoolExecutor(min(threads, len(missing))) as pool:
+        with ThreadPoolExecutor(max(min(threads, len(missing)), 1)) as pool:
             made = list(pool.map(WORKERS.run, missing))
     results = {_key(job): result for job, result in zip(missing, made, strict=True)} | AHEAD
     return {k.name: _cubin(k, results[_key(j)]) for k, j in zip(kernels, jobs, strict=True)}
@@ -63,13 +66,19 @@ def compile_ahead(
         del AHEAD[key]
 
 
+def start_workers(threads: int, ops: int) -> None:
+    """Those that a graph of so many ops will need: half a second goes by until one is ready."""
+    if threads > 1:
+        WORKERS.start(min(threads, ops // OPS_A_WORKER))
+
+
 def _key(job: dict[str, Any]) -> str:
     return json.dumps(job, sort_keys=True)
 
 
 def worker_count(asked: int) -> int:
-    """As many as asked for; below one, as many as there are processors, up to eight."""
-    return asked if asked > 0 else min(os.cpu_count() or 1, 8)
+    """As many as asked for; below one, as many as there are processors, up to sixteen."""
+    return asked if asked > 0 else min(os.cpu_count() or 1, 16)
 
 
 def _job(kernel: DeviceKernel, capability: int) -> dict[str, Any]:
@@ -106,14 +115,28 @@ class Workers:
 
     def __init__(self) -> None:
         self.free: list[subprocess.Popen[str]] = []
+        self.busy = 0
         self._lock = threading.Lock()
         atexit.register(self.stop)
+
+    def start(self, count: int) -> None:
+        """See to it that there are so many."""
+        with self._lock:
+            self.free += [_started() for _ in range(count - self.busy - len(self.free))]
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         """Have a job done."""
         with self._lock:
+            self.free = [w for w in self.free if w.poll() is None]  # others were killed meanwhile
             worker = self.free.pop() if self.free else None
-        worker = worker or _started()
+            self.busy += 1
+        try:
+            return self._done(job, worker or _started())
+        finally:
+            with self._lock:
+                self.busy -= 1
+
+    def _done(self, job: dict[str, Any], worker: subprocess.Popen[str]) -> dict[str, Any]:
         assert worker.stdin is not None and worker.stdout is not None
         worker.stdin.write(json.dumps(job) + "\n")
         worker.stdin.flush()

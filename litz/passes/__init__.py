@@ -23,6 +23,7 @@ from litz.errors import CustomPassFailed, PassFailed
 from litz.ir.graph import Graph, at_path
 from litz.ir.program import Decision
 from litz.passes.channels_last import channels_last
+from litz.passes.channels_last_training import channels_last_training
 from litz.passes.concat_linears import concat_linears
 from litz.passes.fold_channel_factors import fold_channel_factors
 from litz.passes.fold_constants import fold_constants
@@ -89,6 +90,7 @@ JOINT_PASSES = [
     Pass(seed_random_ops, unless="fallback_random"),
     Pass(split_dropouts),
     Pass(merge_common_subexpressions),
+    Pass(channels_last_training, "layout_optimization"),
     Pass(remove_dead_code, "use_dce"),
 ]
 

@@ -4,11 +4,13 @@ In: `Graph`. Out: the number of convolutions changed. A convolution of images in
 moves its operands to another one and its result back, at every call. Here the images are moved once
 at the front, the weights are (as anything made of parameters alone) kept, and what lies between
 convolutions follows: an elementwise op, a pool or a norm works in any order. Where an op looks at
-the order (a view) or the caller does, the value is moved back to where eager has it.
+the order (a view) or the caller does, the value is moved back to where eager has it. A training
+step is laid out as a whole, before it is cut in two: `channels_last_training` does it with `Mover`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +37,8 @@ _FOLLOWS = frozenset(
         *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
         *(aten.squeeze, aten.unsqueeze),  # of a signal that is an image of one line
         *(aten.constant_pad_nd, aten.native_batch_norm, aten.native_group_norm),
-        aten._native_batch_norm_legit_no_training,
+        *(aten._native_batch_norm_legit_no_training, aten.convolution_backward),
+        *(aten.max_pool2d_with_indices_backward, aten.avg_pool2d_backward),
     )
 )
 # These, too, unless they are told to give another order: a cast is one of them.
@@ -53,27 +56,34 @@ def channels_last(graph: Graph, target: Target, config: Config) -> int:
     return aten.relu(c)                    c = aten.convolution(x', w', ...)
                                            return clone(aten.relu(c), contiguous)
     """
+    if graph.kind != "inference":
+        return 0
     laid: set[Node] = set()
-    inferred = graph.kind == "inference" and graph.static
-    if inferred and config.cpp.weight_prepack and target.panels and has_onednn():
+    if graph.static and config.cpp.weight_prepack and target.panels and has_onednn():
         known = of_parameters(graph)
         laid = {n for n in graph.nodes if has_parameters(n, known)}
-    wanted = [n for n in graph.nodes if _gains(n, laid, graph.kind)]
-    images = [n.args[0].meta["val"] for n in wanted]
-    if not any(image.shape[1] >= FEWEST_CHANNELS or image.dim() == 5 for image in images):
+    wanted = {n: (0, 1) for n in graph.nodes if _gains(n, laid)}
+    if not has_channels(n.args[0] for n in wanted):
         return 0
-    mover = _Mover(graph, laid)
+    mover = Mover(graph, laid)
     for node in graph.nodes:
-        mover.visit(node, node in wanted)
+        if node in wanted:
+            fold_strides(graph.module.graph, node)
+        mover.visit(node, wanted.get(node, ()))
     return len(wanted)
 
 
-def _gains(node: Node, laid: set[Node], kind: str) -> bool:
+def has_channels(images: Iterable[Any]) -> bool:
+    """Whether any image has enough of them."""
+    values = [image.meta["val"] for image in images]
+    return any(v.shape[1] >= FEWEST_CHANNELS or v.dim() == 5 for v in values)
+
+
+def _gains(node: Node, laid: set[Node]) -> bool:
     if node.target is not aten.convolution.default:
         return False
     image, weight = (node.args[k].meta["val"] for k in (0, 1))  # type: ignore[union-attr]
-    # What a forward graph keeps for the backward one would have to be moved back at once.
-    halves = image.dtype in HALVES and image.device.type != "cpu" and kind == "inference"
+    halves = image.dtype in HALVES and image.device.type != "cpu"
     halves = halves and image.dim() == 4 and not node.args[6]
     is_plain = image.dim() in ORDERS and (image.dtype is torch.float32 or halves)
     if image.dim() == 5:  # ATen gives volumes in the usual order, oneDNN and Litz as they come
@@ -90,7 +100,7 @@ def has_parameters(node: Node, known: dict[Node, None]) -> bool:
     return plain and weight in known and (bias is None or bias in known) and image not in known
 
 
-class _Mover:
+class Mover:
     """Walks the graph in order. `first` is the layout that eager gives each value, by node; what
     is `laid` will be convolved by who keeps the order of the image."""
 
@@ -100,7 +110,8 @@ class _Mover:
         self.moved: dict[Node, Node] = {}  # a node -> the same in channels last
         self.back: dict[Node, Node] = {}  # a node -> the same where eager has it
 
-    def visit(self, node: Node, is_wanted: bool) -> None:
+    def visit(self, node: Node, wanted: Sequence[int]) -> None:
+        """Renew a node; of one that gains, the operands at these positions are moved."""
         if node.op == "output":
             for operand in node.all_input_nodes:
                 node.replace_input_with(operand, self._as_eager(operand, node))
@@ -108,17 +119,30 @@ class _Mover:
         if node.op != "call_function":
             return
         changed = [n for n in node.all_input_nodes if n in self.first]
-        if is_wanted:
-            fold_strides(self.nodes, node)
-            for k in (0, 1):
-                operand = node.args[k]
-                assert isinstance(operand, Node)
-                node.update_arg(k, self._channels_last(operand, node))
-        elif changed and not _follows(node):
+        if not wanted and changed and not _follows(node):
             for operand in changed:
                 node.replace_input_with(operand, self._as_eager(operand, node))
-        if is_wanted or (changed and _follows(node)):
+            return
+        if changed and _is_elementwise(node):
+            wanted = self._beside(node)
+        for k in wanted:
+            operand = node.args[k]
+            assert isinstance(operand, Node)
+            node.update_arg(k, self._channels_last(operand, node))
+        if (wanted or changed) and "val" in node.meta:  # a gradient that nobody wants has none
             self._propagate(node)
+
+    def _beside(self, node: Node) -> Sequence[int]:
+        """Of images that meet, some in channels last, the others: moved as late as here."""
+        value = node.meta["val"]
+        shape = value.shape if isinstance(value, torch.Tensor) else None
+        nodes = {k: n for k, n in enumerate(node.args) if isinstance(n, Node)}
+        images = {k: n for k, n in nodes.items() if n.meta["val"].shape == shape}
+        order = ORDERS.get(len(shape or ()))
+        moved = [n for n in images.values() if n in self.first]
+        if not any(order and n.meta["val"].is_contiguous(memory_format=order) for n in moved):
+            return ()
+        return tuple(images)
 
     def _propagate(self, node: Node) -> None:
         """The value again, from operands where they now lie."""
@@ -127,8 +151,8 @@ class _Mover:
         if node in self.laid:
             order = ORDERS[before.dim()]
             node.meta["val"] = node.meta["val"].contiguous(memory_format=order)
-        old, new = pytree.tree_leaves(before), pytree.tree_leaves(node.meta["val"])
-        if any(a.stride() != b.stride() for a, b in zip(old, new, strict=True)):
+        pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(node.meta["val"]), strict=True)
+        if any(a is not None and a.stride() != b.stride() for a, b in pairs):
             self.first[node] = before
 
     def _channels_last(self, operand: Node, user: Node) -> Node:
@@ -185,8 +209,13 @@ def _follows(node: Node) -> bool:
         return True  # an item of a tuple
     if target in _KEEPING:
         return node.kwargs.get("memory_format") in (None, torch.preserve_format)
-    pointwise = torch.Tag.pointwise in target.tags
-    return (pointwise and not target._schema.is_mutable) or target.overloadpacket in _FOLLOWS
+    return _is_elementwise(node) or target.overloadpacket in _FOLLOWS
+
+
+def _is_elementwise(node: Node) -> bool:
+    target = node.target
+    known = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    return known and not target._schema.is_mutable  # type: ignore[union-attr]
 
 
 def _value(node: Node) -> Any:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from litz.build import triton_worker
+from litz.build import get_ready, triton_worker
+from litz.build import triton as triton_build
 from litz.build.triton import _job, compile_kernels
 from litz.codegen import emit
 from litz.codegen.triton.module import emit_kernels
@@ -337,3 +338,22 @@ def test_what_triton_rejects_is_shown_with_its_text() -> None:
     text = "import triton\n\n\n@triton.jit\ndef broken(b0):\n    b0.nothing()\n"
     with pytest.raises(InternalError, match=r"Triton rejects broken(?s:.*)b0.nothing"):
         compile_kernels((DeviceKernel("broken", text, ("*fp32",), 1, 1, 1),), 90, 1)
+
+
+def test_workers_are_there_before_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = triton_build.Workers()
+    monkeypatch.setattr(triton_build, "WORKERS", workers)
+    target = cuda((9, 0), 132)
+    for threads, ops, count in ((1, 100, 0), (2, 7, 0), (2, 8, 1), (2, 100, 2), (2, 100, 2)):
+        get_ready(target, snapshot({"compile_threads": threads}), ops)
+        assert len(workers.free) == count
+    get_ready(replace(target, device="cpu"), snapshot({"compile_threads": 8}), 100)
+    assert len(workers.free) == 2
+    workers.free[-1].kill()  # one that dies while it waits is not asked
+    workers.free[-1].wait()
+    text = "import triton\n@triton.jit\ndef idle(b0):\n    pass\n"
+    kernel = DeviceKernel("idle", text, ("*fp32",), 1, 1, 1)
+    monkeypatch.setattr(triton_build, "_here", None)
+    assert compile_kernels((kernel,), 90, 2)["idle"].code.startswith(ELF)
+    assert len(workers.free) == 1 and workers.busy == 0
+    workers.stop()

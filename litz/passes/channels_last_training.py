@@ -1,0 +1,69 @@
+"""Channels last in training: forward and backward convolve in the order they are fastest in.
+
+In: the joint `Graph` of a training step, before it is cut. Out: the number of convolutions changed.
+A forward graph by itself could only move what it keeps for the backward one back to where that
+expects it. In the joint graph both are laid out at once, and the cut sees where everything lies:
+what is kept is kept in channels last. Results and gradients come out where eager has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from litz.ir.graph import Graph
+from litz.passes.channels_last import Mover, has_channels
+from litz.passes.fold_strides import HALVES
+
+aten = torch.ops.aten
+# The operands that have a layout: images, weights, and the gradients of images.
+OPERANDS = {aten.convolution.default: (0, 1), aten.convolution_backward.default: (0, 1, 2)}
+# Images at least so many times as large as the weights that have an order.
+LARGER = 3
+
+
+def channels_last_training(graph: Graph) -> int:
+    """Moves a training step's convolutions of images to the order they are fastest in.
+
+    c = aten.convolution(x, w, ...)                  ->   x' = clone(x, channels_last); w' likewise
+    dx, dw, _ = aten.convolution_backward(g, x, w, ...)   the same of x', w' and g'
+    """
+    wanted = {n: OPERANDS[n.target] for n in graph.nodes if _gains(n)}
+    if not has_channels(n.args[0] for n in wanted) or not _pays(wanted):
+        return 0
+    mover = Mover(graph, set())
+    for node in graph.nodes:
+        mover.visit(node, wanted.get(node, ()))
+    return len(wanted)
+
+
+def _pays(convolutions: Iterable[Node]) -> bool:
+    """On a CPU, whether images are larger than the weights, which move at each step, there and
+    back. A ResNet-50 of two images took 1.22 times as long of 128 x 128, 0.85 of 224 x 224."""
+    forward = [n for n in convolutions if n.target is aten.convolution.default]
+    operands: list[Any] = [
+        [n.meta["val"], *(n.args[k].meta["val"] for k in (0, 1))] for n in forward
+    ]
+    if any(result.device.type != "cpu" for result, _, _ in operands):
+        return True
+    images = sum(result.numel() + image.numel() for result, image, _ in operands)
+    moved = sum(w.numel() for *_, w in operands if max(w.shape[2:]) > 1)
+    return bool(images >= LARGER * moved)
+
+
+def _gains(node: Node) -> bool:
+    """oneDNN and cuDNN convolve in channels last; in another order they move all there and back.
+    On two cores a step of a ResNet takes 0.6 of its time so."""
+    if node.target not in OPERANDS:
+        return False
+    values: list[Any] = [node.args[k].meta["val"] for k in OPERANDS[node.target]]  # type: ignore
+    image = values[0]
+    if image.dim() != 4 or not all(isinstance(s, int) for v in values for s in v.shape):
+        return False
+    if image.device.type == "cpu":
+        return image.dtype is torch.float32
+    transposed = node.args[6 if node.target is aten.convolution.default else 7]
+    return image.dtype in HALVES and not transposed
