@@ -26,7 +26,7 @@ from litz.bench.case import Program, tensors_in
 # The first kind whose words are part of a kernel's name.
 KINDS = {
     "generated": ("litz_", "triton_"),
-    "attention": ("flash", "fmha", "attention", "sdpa"),
+    "attention": ("flash", "fmha", "attention", "sdpa", "dot_do_o", "convert_dq"),
     "convolution": ("conv", "fprop", "dgrad", "wgrad", "nchw", "nhwc", "cudnn"),
     "gemm": ("gemm", "nvjet", "cutlass", "cublas", "splitk", "gemv"),
 }
@@ -134,12 +134,22 @@ def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> in
     return found
 
 
-_FUSED = (
-    torch.ops.aten._scaled_dot_product_flash_attention,
-    torch.ops.aten._scaled_dot_product_efficient_attention,
-    torch.ops.aten._scaled_dot_product_cudnn_attention,
-)
-ATTENTION: dict[Any, Any] = dict.fromkeys(_FUSED, _attention_flops)
+def _backward_flops(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
+    """Of five products: the scores again, then gradients of values, weights, queries and keys."""
+    *heads, rows, width = query
+    found: int = 2 * math.prod(heads) * rows * key[-2] * (3 * width + 2 * value[-1])
+    return found
+
+
+aten = torch.ops.aten
+ATTENTION: dict[Any, Any] = {
+    aten._scaled_dot_product_flash_attention: _attention_flops,
+    aten._scaled_dot_product_efficient_attention: _attention_flops,
+    aten._scaled_dot_product_cudnn_attention: _attention_flops,
+    aten._scaled_dot_product_flash_attention_backward: _backward_flops,
+    aten._scaled_dot_product_efficient_attention_backward: _backward_flops,
+    aten._scaled_dot_product_cudnn_attention_backward: _backward_flops,
+}
 
 
 def floor(program: Program, device: str, training: bool, at: Peaks) -> float:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import flop_registry
 
 from litz.autotune.peak import Peak
 from litz.bench.agreement import Agreement
 from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Settings, Suite
-from litz.bench.gpu import Peaks, kind_of
+from litz.bench.gpu import ATTENTION, Peaks, kind_of
 from litz.bench.results import OURS, Row
 from litz.bench.run import run
 from litz.bench.suites import SUITES, case_named, gemm, gpu
@@ -208,3 +209,13 @@ def test_kernels_are_told_apart_by_name() -> None:
         "Memcpy DtoD (Device -> Device)": "other",
     }
     assert {name: kind_of(name) for name in kinds} == kinds
+
+
+def test_multiplications_of_attention_are_torchs_and_grouped_heads_count_too() -> None:
+    query, key = (2, 8, 5, 16), (2, 8, 7, 16)
+    grouped = (2, 2, 7, 16)
+    for op, formula in ATTENTION.items():
+        is_backward = str(op).endswith("backward")
+        given = ((query,) if is_backward else ()) + (query, key, key)
+        assert formula(*given) == flop_registry[op](*given, out_val=None)
+        assert formula(*given[:-2], grouped, grouped) == formula(*given)
