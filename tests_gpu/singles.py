@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 
 from litz.build import build_launcher
-from litz.build.triton import WORKERS, _cubin, _job, worker_count
+from litz.build.triton import _cubin, _job, worker_count
+from litz.build.workers import WORKERS
 from litz.codegen import emit
 from litz.config import snapshot
 from litz.ir.scheduled import ScheduledKernel, Tiling

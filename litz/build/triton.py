@@ -1,27 +1,22 @@
 """Triton to cubins, several at a time, in processes of their own.
 
-In: `DeviceSource`. Out: `Cubin`s by name. A process takes half a second until it has loaded Triton,
-and then a twentieth or more for each kernel, in one thread; so workers share them. `start_workers`
-has them load it while earlier stages are at work; they stay for the next graph, speak JSON, never
-pickle, and end with this process. Example: `compile_kernels(kernels, 90, 4)`.
+In: `DeviceSource`. Out: `Cubin`s by name. A kernel takes a twentieth of a second or more, in one
+thread; so workers share them. Loading Triton takes half a second: `start_workers` has it done while
+earlier stages are at work. Example: `compile_kernels(kernels, 90, 4)`.
 """
 
 from __future__ import annotations
 
-import atexit
 import base64
 import json
 import os
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from litz.build import triton_worker
+from litz.build.workers import WORKERS
 from litz.errors import InternalError
 from litz.ir.source import Cubin, DeviceKernel
 
@@ -108,62 +103,3 @@ def _cubin(kernel: DeviceKernel, result: dict[str, Any]) -> Cubin:
         raise InternalError(f"{kernel.name} needs scratch memory that no launch gives it")
     code = base64.b64decode(result["code"])
     return Cubin(result["name"], code, result["shared"], result["warps"])
-
-
-class Workers:
-    """Processes that wait for jobs; a thread takes one, or starts one more."""
-
-    def __init__(self) -> None:
-        self.free: list[subprocess.Popen[str]] = []
-        self.busy = 0
-        self._lock = threading.Lock()
-        atexit.register(self.stop)
-
-    def start(self, count: int) -> None:
-        """See to it that there are so many."""
-        with self._lock:
-            self.free += [_started() for _ in range(count - self.busy - len(self.free))]
-
-    def run(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Have a job done."""
-        with self._lock:
-            self.free = [w for w in self.free if w.poll() is None]  # others were killed meanwhile
-            worker = self.free.pop() if self.free else None
-            self.busy += 1
-        try:
-            return self._done(job, worker or _started())
-        finally:
-            with self._lock:
-                self.busy -= 1
-
-    def _done(self, job: dict[str, Any], worker: subprocess.Popen[str]) -> dict[str, Any]:
-        assert worker.stdin is not None and worker.stdout is not None
-        worker.stdin.write(json.dumps(job) + "\n")
-        worker.stdin.flush()
-        line = worker.stdout.readline()
-        if not line:
-            return {"error": f"the worker died with status {worker.wait()}"}
-        with self._lock:
-            self.free.append(worker)
-        return json.loads(line)  # type: ignore[no-any-return]
-
-    def stop(self) -> None:
-        """A worker without input ends by itself."""
-        while self.free:
-            worker = self.free.pop()
-            assert worker.stdin is not None
-            worker.stdin.close()
-            worker.wait()
-
-
-def _started() -> subprocess.Popen[str]:
-    """-P: the folder of the script, which holds a file named triton, is not searched."""
-    script = Path(triton_worker.__file__)
-    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    return subprocess.Popen(
-        [sys.executable, "-P", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        text=True, env=environment,
-    )  # fmt: skip
-
-
-WORKERS = Workers()

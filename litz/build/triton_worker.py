@@ -1,9 +1,10 @@
 """Triton source to a cubin: run as a process of its own, or called in this one.
 
-In: a job, as JSON on a line: the text, name, parameter types, warps, stages, architecture. Out: a
-line of JSON: the cubin in base 64, its shared memory, or the error. The file imports nothing of
-Litz and no torch, so that a worker starts in a fraction of a second. No C compiler is involved:
-Triton brings an assembler along, and its own launcher, which needs one, is never built. Example:
+In: jobs from a socket, each a line of JSON: the text, name, parameter types, warps, stages,
+architecture. Out: a line of JSON: the cubin in base 64, its shared memory, or the error. The file
+imports nothing of Litz and no torch, so that a worker starts in a fraction of a second. No C
+compiler is involved: Triton brings an assembler along, and its own launcher, which needs one, is
+never built. Example:
 `compiled({"text": ..., "name": "litz_0_add", "pointers": ["*fp32"], ...})["shared"]` is 0.
 """
 
@@ -13,6 +14,9 @@ import base64
 import contextlib
 import json
 import linecache
+import os
+import signal
+import socket
 import sys
 import traceback
 from typing import Any
@@ -76,17 +80,34 @@ def warm_up() -> None:
         compiled(FIRST)
 
 
-def main() -> None:
+def serve(pipe: int) -> None:
     """A job a line until there are no more."""
+    with socket.socket(fileno=pipe).makefile("rw", encoding="utf-8") as lines:
+        for line in lines:
+            try:
+                result = compiled(json.loads(line))
+            except Exception:
+                result = {"error": traceback.format_exc(limit=-3)}
+            lines.write(json.dumps(result) + "\n")
+            lines.flush()
+
+
+def main(pipes: list[int]) -> None:
+    """A process for each socket, forked from one that has loaded Triton. Who interrupts the program
+    that asks may go on with it: that alone, by closing a socket, ends a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     warm_up()
-    for line in sys.stdin:
-        try:
-            result = compiled(json.loads(line))
-        except Exception:
-            result = {"error": traceback.format_exc(limit=-3)}
-        sys.stdout.write(json.dumps(result) + "\n")
-        sys.stdout.flush()
+    mine = pipes[0]
+    for pipe in pipes[1:]:
+        if os.fork() == 0:
+            mine = pipe
+            break
+    for pipe in pipes:
+        if pipe != mine:  # else its other end would not see the end of who has it
+            os.close(pipe)
+    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+        serve(mine)
 
 
 if __name__ == "__main__":
-    main()
+    main([int(pipe) for pipe in sys.argv[1:]])

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from litz.build import get_ready, triton_worker
 from litz.build import triton as triton_build
 from litz.build.triton import _job, compile_kernels
+from litz.build.workers import Workers
 from litz.codegen import emit
 from litz.codegen.triton.module import emit_kernels
 from litz.config import snapshot
@@ -341,19 +342,38 @@ def test_what_triton_rejects_is_shown_with_its_text() -> None:
 
 
 def test_workers_are_there_before_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = triton_build.Workers()
+    workers = Workers()
     monkeypatch.setattr(triton_build, "WORKERS", workers)
     target = cuda((9, 0), 132)
-    for threads, ops, count in ((1, 100, 0), (2, 7, 0), (2, 8, 1), (2, 100, 2), (2, 100, 2)):
+    for threads, ops, count in ((1, 100, 0), (3, 7, 0), (3, 8, 1), (3, 100, 3), (3, 100, 3)):
         get_ready(target, snapshot({"compile_threads": threads}), ops)
         assert len(workers.free) == count
     get_ready(replace(target, device="cpu"), snapshot({"compile_threads": 8}), 100)
-    assert len(workers.free) == 2
-    workers.free[-1].kill()  # one that dies while it waits is not asked
-    workers.free[-1].wait()
+    assert len(workers.free) == 3 and len(workers.first) == 2
     text = "import triton\n@triton.jit\ndef idle(b0):\n    pass\n"
-    kernel = DeviceKernel("idle", text, ("*fp32",), 1, 1, 1)
+    kernels = [DeviceKernel("idle", text.replace("pass", f"b0 + {k}"), ("*fp32",), 1, 1, 1)
+               for k in range(5)]  # fmt: skip
     monkeypatch.setattr(triton_build, "_here", None)
-    assert compile_kernels((kernel,), 90, 2)["idle"].code.startswith(ELF)
-    assert len(workers.free) == 1 and workers.busy == 0
+    cubins = compile_kernels(tuple(replace(k, name=f"k{n}", text=k.text.replace("idle", f"k{n}"))
+                                   for n, k in enumerate(kernels)), 90, 3)  # fmt: skip
+    assert all(cubin.code.startswith(ELF) for cubin in cubins.values()) and len(cubins) == 5
+    assert len(workers.free) == 3 and workers.busy == 0
+    for first in workers.first:  # dies while it waits; whom it forked lives on
+        first.kill()
+        first.wait()
+    cubins = compile_kernels(tuple(kernels[:1]), 90, 3)
+    assert cubins["idle"].code.startswith(ELF) and workers.busy == 0
+    alive = list(workers.free)
+    workers.stop()
+    assert alive and not workers.free
+
+
+def test_a_job_that_kills_its_worker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers()
+    monkeypatch.setattr(triton_build, "WORKERS", workers)
+    workers.start(1)
+    text = "import os\nos._exit(3)\n"
+    with pytest.raises(InternalError, match="the worker that compiles it dies"):
+        compile_kernels((DeviceKernel("deadly", text, ("*fp32",), 1, 1, 1),), 90, 2)
+    assert workers.busy == 0 and not workers.free
     workers.stop()
