@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from functools import cache
 
 import pytest
 import torch
@@ -264,15 +265,17 @@ def test_a_missing_llvmlite_is_named() -> None:
     ],
 )
 def test_litz_debug_prints_its_level(level: int, shown: str) -> None:
+    assert shown in _printed(level) and shown not in _printed(level - 1)
+
+
+@cache
+def _printed(level: int) -> str:
     program = (
         "import torch, litz\n"
         "f = torch.compile(lambda x: torch.softmax(x, -1), backend='litz')\n"
         "f(torch.randn(4, 80))\n"
     )
-    done = _run(program, LITZ_DEBUG=str(level))
-    assert shown in done.stderr
-    below = _run(program, LITZ_DEBUG=str(level - 1))
-    assert shown not in below.stderr
+    return str(_run(program, LITZ_DEBUG=str(level)).stderr)
 
 
 def test_explain_counts_what_is_kept_of_parameters() -> None:

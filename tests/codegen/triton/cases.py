@@ -434,4 +434,4 @@ def compared(made: Any, plain: str) -> tuple[Any, ...]:
 
 
 if __name__ == "__main__":
-    told(sys.argv[1:] or NAMES, check)
+    told(sys.argv[1:], NAMES, check)

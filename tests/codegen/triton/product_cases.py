@@ -270,4 +270,4 @@ def check(name: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    told(sys.argv[1:] or CASES, check)
+    told(sys.argv[1:], CASES, check)
