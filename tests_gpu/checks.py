@@ -32,6 +32,9 @@ EXACT = {
     torch.bfloat16: (4e-2, 4e-2),
 }
 EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2)
+# Sums of halves that eager rounds and ours do not: off by so much of the largest of them.
+SUMS = {"one_row_of_bytes"}
+OF_LARGEST = 1e-2
 # Functions that draw numbers, or whose result is not defined where points meet.
 NOT_COMPARED = {"random", "put"}
 
@@ -54,6 +57,8 @@ def same(found: Any, wanted: Any, long: bool = False) -> None:
             a, b = a.float(), b.float()
         if long and b.dtype is torch.float32:
             rtol, atol = 1e-3, 2e-3
+        elif long and b.dtype in (torch.bfloat16, torch.float16):
+            atol = OF_LARGEST * float(b.abs().max())
         off = {"rtol": rtol, "atol": atol, "equal_nan": True}
         torch.testing.assert_close(a, b, **off, msg=lambda m, k=k: f"result {k}: {m}")
 
@@ -65,7 +70,9 @@ def moved(value: Any, dtype: torch.dtype | None = None) -> Any:
     return there.to(dtype) if dtype is not None and value.is_floating_point() else there
 
 
-def agree(function: Callable[..., Any], *inputs: Any, **options: Any) -> str | None:
+def agree(
+    function: Callable[..., Any], *inputs: Any, long: bool = False, **options: Any
+) -> str | None:
     """A function compiled without Dynamo, against eager."""
     ours, eager = ([x.clone() if isinstance(x, torch.Tensor) else x for x in inputs] for _ in "ab")
     with torch.no_grad():
@@ -74,8 +81,8 @@ def agree(function: Callable[..., Any], *inputs: Any, **options: Any) -> str | N
         found = run(*ours)
         again = run(*[x.clone() if isinstance(x, torch.Tensor) else x for x in inputs])
     torch.cuda.synchronize()
-    same(found, wanted)
-    same(again, wanted)
+    same(found, wanted, long)
+    same(again, wanted, long)
     same(ours, eager)
     return None
 
@@ -141,7 +148,8 @@ def ops(results: Results) -> None:
         for name, (function, inputs) in WHOLE.items():
             if name not in NOT_COMPARED:
                 given = [moved(i) for i in inputs]
-                results.check(f"op {name}", lambda f=function, g=given: agree(f, *g))
+                run = partial(agree, function, *given, long=name in SUMS)
+                results.check(f"op {name}", run)
 
 
 def dtypes(results: Results) -> None:

@@ -70,7 +70,7 @@ OPS: dict[str, Case] = {
     ),
     "odd_places": (lambda b, w: [b.argmax(1), F.layer_norm(b, (37,), w[0]), b.half()],
                    (LONG, LONG)),
-    "odd_bytes": (lambda b: [(b > 0).any(1), ((b * 9).to(torch.int8)).sum(1), b[3:4].amax(1)],
+    "odd_bytes": (lambda b: [(b > 0).any(1), ((b * 8).to(torch.int8)).sum(1), b[3:4].amax(1)],
                   (LONG,)),
     "odd_eighths": (
         lambda e: [e.float().softmax(1), (e.float() / e.float().amax(1, True)).to(e.dtype)],
