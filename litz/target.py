@@ -96,6 +96,12 @@ class Target:
         its results: a GPU does it while it waits for memory, and a launch is a launch."""
         return self.kind == "cuda"
 
+    @property
+    def small_loop(self) -> int:
+        """Elements that a kernel has begun and ended before the next one could start: loops of no
+        more share one though they have nothing in common. On a CPU a kernel is a call."""
+        return 1 << 16 if self.kind == "cuda" else 0
+
     def waits_for_memory(self, rows: int, depth: int, columns: int) -> bool:
         """Whether a product, of two bytes a number, that a library stores and a kernel reads again
         is better done by that kernel. The way through memory costs 4 bytes for each element, so

@@ -40,6 +40,7 @@ from litz.target import Target
 MOST_CANDIDATES = 8
 # A pointwise loop of fewer elements gains nothing from a second thread.
 WORTH_A_THREAD = 16384
+AGGRESSIVE = "saves a launch (aggressive_fusion)"
 
 
 @dataclass
@@ -90,6 +91,8 @@ class _Grouper:
         self.decisions: list[Decision] = []
         self.written_in: dict[Buffer, int] = {}
         self.read_in: dict[Buffer, list[int]] = defaultdict(list)
+        # The last group of small loops alone, by their extents.
+        self.small_in: dict[tuple[Expr, ...], int] = {}
         self.told_in: dict[Expr, int] = {}  # the call that tells a size, or last looks at it
 
     def add_extern(self, step: Extern) -> None:
@@ -104,11 +107,14 @@ class _Grouper:
         name = loop.stores[0].buffer.name
         for saved, group in self._candidates(loop, earliest):
             beside = bool(group.writes.intersection(written(loop)))
-            joined = (None if beside else self._too_little(saved)) or self._joined(group, loop)
+            small = self._small_group(loop) == group.position
+            free = beside or small
+            joined = (None if free else self._too_little(saved)) or self._joined(group, loop)
             if isinstance(joined, Misfit):
                 self._decide("refused", group, name, joined.reason)
                 continue
-            worth = "stores into the same rows" if beside else "saves a launch (aggressive_fusion)"
+            launch = "saves a launch: both are small" if small else AGGRESSIVE
+            worth = "stores into the same rows" if beside else launch
             self._decide("fused", group, name, f"saves {saved} bytes" if saved else worth)
             group.members = joined
             self._place(loop, group)
@@ -126,6 +132,8 @@ class _Grouper:
             group.loops.append(step)
             if self._is_static(step):
                 self.static.update(written(step))
+            if all(map(self._is_small, group.loops)):
+                self.small_in[_extents(step)] = group.position
         for buffer in read(step):
             group.reads.add(buffer)
             if group.position not in self.read_in[buffer][-1:]:
@@ -136,6 +144,15 @@ class _Grouper:
 
     def _is_static(self, loop: Loop) -> bool:
         return bool(self.static) and self.static.issuperset(read(loop))
+
+    def _is_small(self, loop: Loop) -> bool:
+        """Whether a kernel of its own would cost more to start than to run."""
+        fixed = all(extent.is_const for extent in _extents(loop))
+        small = fixed and extent_of(loop.axes) <= self.target.small_loop
+        return small and not is_sequential(loop)
+
+    def _small_group(self, loop: Loop) -> int | None:
+        return self.small_in.get(_extents(loop)) if self._is_small(loop) else None
 
     def _earliest(self, loop: Loop) -> int:
         """The first group in which everything this loop needs is there."""
@@ -163,6 +180,9 @@ class _Grouper:
             position = self.written_in.get(buffer, -1)
             if position >= earliest and self.groups[position].extern is None:
                 saved.setdefault(position, 0)
+        small = self._small_group(loop)
+        if small is not None and small >= earliest:
+            saved.setdefault(small, 0)
         if self.config.aggressive_fusion:
             for group in self.groups[max(earliest, len(self.groups) - MOST_CANDIDATES) :]:
                 if group.extern is None:
@@ -289,6 +309,10 @@ class _Grouper:
         reduced = [m for m in members if is_sequential(m.loop)]
         along = all(reads_along(m.inner, m.loop.loads) for m in reduced)
         return tasks_of(rows, longest, along or not self.target.few_rows, self.target)
+
+
+def _extents(loop: Loop) -> tuple[Expr, ...]:
+    return tuple(a.extent for a in loop.axes)
 
 
 def _feeds_reductions(members: list[Member]) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from tests.codegen.triton.test_kernels import scheduled
 from tests.stages import Stages, compiled, stages
 
 X = torch.randn(64, 100)
@@ -49,6 +51,40 @@ def test_loops_that_share_nothing_stay_apart_unless_asked() -> None:
 def test_aggressive_fusion_needs_equal_rows() -> None:
     made = stages(lambda x, y: (x + 1, y[:, :7] * 2), X, Y, aggressive_fusion=True)
     assert len(made.kernels.kernels) == 2
+
+
+def _updates(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """An optimizer's step, as it were: of each tensor for itself."""
+    for k, tensor in enumerate(tensors):
+        tensor.mul_(0.5).add_(tensor.sin(), alpha=k)
+    return [tensors[0].sum()]
+
+
+def test_on_a_gpu_small_loops_share_a_launch() -> None:
+    scalars = [torch.randn(()) for _ in range(9)]
+    vectors = [torch.randn(70) for _ in range(3)]
+    large = [torch.randn(300, 300) for _ in range(2)]
+    made = scheduled(_updates, *vectors, *large, *scalars)
+    kernels = made.kernels.kernels
+    stored = [[s.buffer.shape for s in k.stores] for k in kernels]
+    assert len(kernels) == 5  # the vectors, the sum of one, two large ones, all scalars
+    assert max(len(shapes) for shapes in stored) == len(scalars)
+    assert "saves a launch: both are small" in _reasons(made, "fused")
+    for mine, theirs in zip(made.fused(), made.lowered(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
+
+
+def test_small_loops_wait_for_what_they_need() -> None:
+    """A call sorts what the first kernel makes: what is made of that cannot join it."""
+
+    def function(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        x = a + 1
+        return x, b * x.sort().values, c * 2
+
+    made = scheduled(function, *(torch.randn(70) for _ in "abc"))
+    assert [len(k.stores) for k in made.kernels.kernels] == [1, 2]
+    for mine, theirs in zip(made.fused(), made.lowered(), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
 def test_a_loop_is_turned_to_the_rows_of_the_reduction_beside_it() -> None:
