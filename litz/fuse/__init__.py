@@ -2,9 +2,10 @@
 
 In: `LoopProgram`. Out: `KernelGraph`. First pointwise producers are written into their readers
 (`inline`); what tests where it lies is written out (`pieces`), and so is what a few neighbours
-share (`spread`); long rows of a softmax are taken in one pass (`online`). Then what is left is
-grouped by rows (`group`, `rows`), and each group written as phases (`kernels`); long reductions of
-few rows are split (`split`). Example: softmax's five loops become one kernel of three phases.
+share (`spread`); long rows of a softmax are taken in one pass (`online`), and so are a few long
+rows of a variance (`moments`). Then what is left is grouped by rows (`group`, `rows`), and each
+group written as phases (`kernels`); long reductions of few rows are split (`split`). Example:
+softmax's five loops become one kernel of three phases.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from litz.config import Config
 from litz.fuse.group import Group, group_loops
 from litz.fuse.inline import inline_producers
 from litz.fuse.kernels import attention_kernel, make_kernel
+from litz.fuse.moments import join_moments
 from litz.fuse.online import stream_softmax
 from litz.fuse.pieces import split_pieces
 from litz.fuse.split import split_reduction
@@ -54,6 +56,8 @@ def fuse(
     if config.online_softmax:
         loops, streamed = stream_softmax(loops, shown, target, config)
         decisions += streamed
+    loops, joined = join_moments(loops, target, config)
+    decisions += joined
     loops = _prepared_first(loops, program.static, shown | inputs)
     groups, grouped = group_loops(loops, inputs, shown, program.static, target, config, choices)
     decisions += grouped

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from litz.config import Config
-from litz.fuse.split import Cut, cut_axes, few_rows, parts_of, piece_of, put
-from litz.ir.expr import Expr, apply, const, extent_of, load, reduce, substitute, walk
+from litz.fuse.split import Cut, cut_axes, few_rows, parts_of, piece_of, put, sole_reduction
+from litz.ir.expr import Expr, apply, const, extent_of, load, reduce, substitute
 from litz.ir.program import Buffer, Decision, Extern, Loop, Store, loads, read, written
 from litz.ir.stored import value_at, with_producers
 from litz.target import Target
@@ -119,7 +119,7 @@ class _Finder:
 
     def pair(self, loop: Loop) -> _Pair | None:
         """The maximum that this sum of exponentials waits for."""
-        summed = _only_reduction(loop, "sum")
+        summed = sole_reduction(loop, "sum")
         if summed is None or loop in self.now:
             return None
         below, stored = self._below(summed.args[0])
@@ -129,7 +129,7 @@ class _Finder:
         if shift.axes & frozenset(loop.reduced):
             return None
         for top in self._waited_for(shift):
-            most = _only_reduction(top, "max")
+            most = sole_reduction(top, "max")
             if most is None or top in self.now or _extents(top) != _extents(loop):
                 continue
             names = dict(zip((*top.axes, *top.reduced), (*loop.axes, *loop.reduced), strict=True))
@@ -177,16 +177,6 @@ class _Finder:
         fresh = replace(store, value=with_producers(store.value, finals, {}))
         self.now[reader] = [replace(reader, stores=(fresh,))]
         self.now[maker] = []
-
-
-def _only_reduction(loop: Loop, kind: str) -> Expr | None:
-    """The one reduction inside a loop's value, if it is of that kind over floats."""
-    if not loop.reduced or loop.ordered:
-        return None
-    found = [n for n in walk(loop.stores[0].value) if n.op == "reduce"]
-    if len(found) != 1 or found[0].attr[0] != kind or not found[0].dtype.is_float:
-        return None
-    return found[0] if found[0].attr[1] == loop.reduced else None
 
 
 def _extents(loop: Loop) -> list[Expr]:

@@ -32,7 +32,7 @@ from litz.ir.expr import (
 from litz.ir.index import ONE, coefficient, flat_index, product, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.product import kernel_product
-from litz.ir.program import Buffer, Kernel, Phase, Store, loads, shared_phase
+from litz.ir.program import Buffer, Kernel, Loop, Phase, Store, loads, shared_phase
 from litz.ir.sizes import is_multiple, is_polynomial, named, rounded_up
 from litz.ir.stored import guarded
 from litz.target import Target
@@ -86,6 +86,16 @@ def _can_split(phase: Phase) -> bool:
         return False
     reduces = [n for n in nodes if n.op == "reduce"]
     return bool(reduces) and not any(REDUCTIONS[n.attr[0]].gives_index for n in reduces)
+
+
+def sole_reduction(loop: Loop, kind: str) -> Expr | None:
+    """The one reduction inside a loop's value, if it is of that kind over floats."""
+    if not loop.reduced or loop.ordered:
+        return None
+    found = [n for n in walk(loop.stores[0].value) if n.op == "reduce"]
+    if len(found) != 1 or found[0].attr[0] != kind or not found[0].dtype.is_float:
+        return None
+    return found[0] if found[0].attr[1] == loop.reduced else None
 
 
 def tasks_of(rows: int, points: int, along: bool, target: Target) -> int:
@@ -148,7 +158,7 @@ def cut_axes(inner: tuple[Expr, ...], pieces: int) -> Cut:
 
 def _in_two(kernel: Kernel, phase: Phase, cut: Cut) -> list[Kernel]:
     sums = list(dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce"))
-    rows = _as_read((*cut.outer, *kernel.outer), [piece_of(n, cut) for n in sums])
+    rows = as_read((*cut.outer, *kernel.outer), [piece_of(n, cut) for n in sums])
     made = phase.completing[0].buffer
     parts = {n: parts_of(f"{made.name}_part{k}", n, rows, made) for k, n in enumerate(sums)}
     first = [_moved(s, cut) for s in phase.inside]
@@ -162,7 +172,7 @@ def _in_two(kernel: Kernel, phase: Phase, cut: Cut) -> list[Kernel]:
     ]
 
 
-def _as_read(rows: tuple[Expr, ...], pieces: list[Expr]) -> tuple[Expr, ...]:
+def as_read(rows: tuple[Expr, ...], pieces: list[Expr]) -> tuple[Expr, ...]:
     """Axes in the order in which memory is read, so that neighbours there are neighbours here."""
     read = max(loads(*pieces), key=lambda n: len(n.axes), default=None)
     if read is None:

@@ -77,6 +77,7 @@ OPS: dict[str, Case] = {
         (LONG.to(torch.float8_e4m3fn),),
     ),
     "odd_views": (lambda b: b[:, 3:].softmax(1) + b[1, 3:] + b[:, 3:].flip(1), (LONG,)),
+    "moments": (lambda x: torch.var_mean(x + 9, 0), (torch.randn(16384, 128),)),
     "unary": (
         lambda x: [
             f(x)
