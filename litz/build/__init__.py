@@ -8,6 +8,7 @@ them. No C compiler, linker or temporary file is involved.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from litz.build.llvm import compile_object, load_object
 from litz.build.triton import compile_ahead, compile_kernels, start_workers, worker_count
@@ -47,9 +48,10 @@ def _build_device(
 
 
 def get_ready(target: Target, config: Config, ops: int) -> None:
-    """Start what will compile a graph of so many ops."""
+    """Start what will compile a graph of so many ops. If that cannot be, who needs it will say."""
     if target.device.startswith("cuda"):
-        start_workers(worker_count(config.compile_threads), ops)
+        with suppress(OSError):
+            start_workers(worker_count(config.compile_threads), ops)
 
 
 def build_ahead(kernels: list[DeviceKernel], target: Target, config: Config, end: float) -> None:

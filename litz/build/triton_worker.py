@@ -105,7 +105,7 @@ def main(pipes: list[int]) -> None:
     for pipe in pipes:
         if pipe != mine:  # else its other end would not see the end of who has it
             os.close(pipe)
-    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+    with contextlib.suppress(ConnectionError):  # whoever asked is gone
         serve(mine)
 
 

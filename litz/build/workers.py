@@ -34,7 +34,8 @@ class Worker:
         with contextlib.suppress(OSError):
             self.lines.write(question + "\n")
             self.lines.flush()
-            return self.lines.readline()
+            answer = self.lines.readline()
+            return answer if answer.endswith("\n") else ""  # it died while it answered
         return ""
 
     def close(self) -> None:
@@ -66,17 +67,28 @@ class Workers:
         with self._lock:
             self.busy += 1
             waiting = [self.free.pop()] if self.free else []
-        answer, worker = "", None
-        for worker in (*waiting, None):
-            worker = worker or self._started(1)[0]
-            answer = worker.ask(json.dumps(job))
-            if answer:
-                break
+        done: list[Worker] = []
+        try:
+            for worker in (*waiting, None):
+                if worker is None:
+                    with self._lock:
+                        (worker,) = self._started(1)
+                answer = worker.ask(json.dumps(job))
+                if answer:
+                    done.append(worker)
+                    return json.loads(answer)  # type: ignore[no-any-return]
+                worker.close()
+        finally:
+            with self._lock:
+                self.busy -= 1
+                self.free += done
+        return {"error": "the worker that compiles it dies"}
+
+    def forget(self) -> None:
+        """In a process that was forked from this one: the workers are not its own."""
+        for worker in self.free:
             worker.close()
-        with self._lock:
-            self.busy -= 1
-            self.free += [worker] if worker and answer else []
-        return json.loads(answer) if answer else {"error": "the worker that compiles it dies"}
+        self.free, self.first, self.busy, self._lock = [], [], 0, threading.Lock()
 
     def stop(self) -> None:
         """End those that wait, and see them off."""
@@ -88,6 +100,7 @@ class Workers:
 
     def _started(self, count: int) -> list[Worker]:
         """-P: the folder of the script, which holds a file named triton, is not searched."""
+        self.first = [process for process in self.first if process.poll() is None]
         pairs = [socket.socketpair() for _ in range(count)]
         theirs = [pipe.fileno() for _, pipe in pairs]
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
@@ -102,3 +115,4 @@ class Workers:
 
 
 WORKERS = Workers()
+os.register_at_fork(after_in_child=WORKERS.forget)

@@ -10,6 +10,7 @@ step is laid out as a whole, before it is cut in two: `channels_last_training` d
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -134,10 +135,9 @@ class Mover:
 
     def _beside(self, node: Node) -> Sequence[int]:
         """Of images that meet, some in channels last, the others: moved as late as here."""
-        value = node.meta["val"]
-        shape = value.shape if isinstance(value, torch.Tensor) else None
+        shape = _shape(node)
         nodes = {k: n for k, n in enumerate(node.args) if isinstance(n, Node)}
-        images = {k: n for k, n in nodes.items() if n.meta["val"].shape == shape}
+        images = {k: n for k, n in nodes.items() if _shape(n) == shape}
         order = ORDERS.get(len(shape or ()))
         moved = [n for n in images.values() if n in self.first]
         if not any(order and n.meta["val"].is_contiguous(memory_format=order) for n in moved):
@@ -203,10 +203,16 @@ class Mover:
         return made
 
 
+def _shape(node: Node) -> torch.Size | None:
+    """Of a tensor; numbers have none."""
+    value = node.meta.get("val")
+    return value.shape if isinstance(value, torch.Tensor) else None
+
+
 def _follows(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return True  # an item of a tuple
+        return target is operator.getitem  # an item; an op of higher order looks at the order
     if target in _KEEPING:
         return node.kwargs.get("memory_format") in (None, torch.preserve_format)
     return _is_elementwise(node) or target.overloadpacket in _FOLLOWS

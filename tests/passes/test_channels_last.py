@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -152,3 +153,45 @@ def test_a_cast_between_convolutions_follows() -> None:
     assert len(moves) == 2  # the image there, the result back
     inputs = [torch.randn(s, dtype=torch.bfloat16) for s in shapes]
     torch.testing.assert_close(graph.module(*inputs), network(*inputs))
+
+
+@torch.library.custom_op("litz_tests::fill_in_order_of_memory", mutates_args={"x"})
+def fill_in_order_of_memory(x: Tensor) -> None:
+    x.as_strided((x.numel(),), (1,)).copy_(torch.arange(float(x.numel())))
+
+
+def _filled(x: Tensor, w: Tensor) -> Tensor:
+    y = F.conv2d(x, w, padding=1)
+    z = (y > 0).float()
+    torch.ops.litz_tests.fill_in_order_of_memory(z)
+    return y * z
+
+
+def _chosen(x: Tensor, w: Tensor) -> Tensor:
+    y = F.conv2d(x, w, padding=1)
+    ways = (lambda y: y.view(-1).cumsum(0)), (lambda y: y.view(-1).sin())
+    return torch.cond(y.sum() > 0, *ways, (y,))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("function", [_filled, _chosen])
+def test_ops_of_higher_order_see_eagers_order(
+    function: Callable[..., Tensor], trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = sys.modules["litz.passes.channels_last_training"]
+    monkeypatch.setattr(training, "LARGER", 0)
+    x, w = (t.clone().requires_grad_(trains) for t in (X, W))
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="litz", options={"on_error": "raise"})
+    torch.testing.assert_close(run(x, w), function(x, w), rtol=1e-4, atol=1e-4)
+
+
+def test_an_image_meets_a_number() -> None:
+    def function(x: Tensor, w: Tensor, q: Tensor) -> Tensor:
+        return F.conv2d(x, w, padding=1) * q.shape[0] + x
+
+    q = torch.randn(7)
+    torch._dynamo.mark_dynamic(q, 0)
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="litz", options={"on_error": "raise"})
+    torch.testing.assert_close(run(X, W, q), function(X, W, q), rtol=1e-4, atol=1e-4)

@@ -6,7 +6,9 @@ Triton decides at import whether it interprets, so all cases run in one process 
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -376,4 +378,29 @@ def test_a_job_that_kills_its_worker_is_an_error(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InternalError, match="the worker that compiles it dies"):
         compile_kernels((DeviceKernel("deadly", text, ("*fp32",), 1, 1, 1),), 90, 2)
     assert workers.busy == 0 and not workers.free
+    workers.stop()
+
+
+def test_a_forked_program_has_workers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Workers()
+    workers.start(1)
+    (worker,) = workers.free
+    child = os.fork()
+    if child == 0:
+        workers.forget()
+        os._exit(len(workers.free) + len(workers.first) + workers.busy)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    kernel = DeviceKernel(
+        "k", "import triton\n@triton.jit\ndef k(b0):\n    pass\n", ("*i8",), 1, 1, 1
+    )
+    assert "code" in workers.run(_job(kernel, 90)) and workers.free == [worker]
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", "/nowhere")
+        workers.free.clear()
+        with pytest.raises(OSError):
+            workers.run(_job(kernel, 90))
+        monkeypatch.setattr(triton_build, "WORKERS", workers)
+        get_ready(cuda((9, 0), 132), snapshot({"compile_threads": 2}), 100)
+    assert workers.busy == 0 and not workers.free
+    worker.close()
     workers.stop()
