@@ -47,10 +47,12 @@ add = {"plain": plain, "op": behind_an_op}[sys.argv[1]]
 def f(x, y):
     return add(x * 2, y.sin()) - 1
 
+torch.manual_seed(0)
 x, y = torch.randn(2, 40)
 expected = x * 2 + y.sin() - 1
 try:
-    right = torch.allclose(torch.compile(f, backend=sys.argv[2])(x, y), expected)
+    # Near zero, one bit of a sine is much of what is left.
+    right = torch.allclose(torch.compile(f, backend=sys.argv[2])(x, y), expected, atol=1e-6)
     told = litz.explain(f, x, y) if sys.argv[1:] == ["op", "litz"] else None
     aten = dict(told.aten_ops) if told else {}
     print(json.dumps({"right": right, "aten": aten, "kernels": told.kernels if told else 0}))
