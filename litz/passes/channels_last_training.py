@@ -21,6 +21,7 @@ from litz.passes.fold_strides import HALVES
 aten = torch.ops.aten
 # The operands that have a layout: images, weights, and the gradients of images.
 OPERANDS = {aten.convolution.default: (0, 1), aten.convolution_backward.default: (0, 1, 2)}
+MASK = 10  # of the gradients that are wanted
 # Images at least so many times as large as the weights that have an order.
 LARGER = 3
 
@@ -34,10 +35,29 @@ def channels_last_training(graph: Graph) -> int:
     wanted = {n: OPERANDS[n.target] for n in graph.nodes if _gains(n)}
     if not has_channels(n.args[0] for n in wanted) or not _pays(wanted):
         return 0
+    for node in wanted:
+        _sum_bias_gradients(graph, node)
     mover = Mover(graph, set())
     for node in graph.nodes:
         mover.visit(node, wanted.get(node, ()))
     return len(wanted)
+
+
+def _sum_bias_gradients(graph: Graph, node: Node) -> None:
+    """A bias's gradient is a sum of its own. ATen's, over channels last, is three times as far from
+    float64 as over eager's order; ours is near in any."""
+    given: Any = node.args
+    if node.target is not aten.convolution_backward.default or not given[MASK][2]:
+        return
+    with graph.module.graph.inserting_before(node):
+        total = graph.module.graph.call_function(aten.sum.dim_IntList, (given[0], [0, 2, 3]))
+    total.meta = {k: v for k, v in node.meta.items() if k != "val"}
+    total.meta["val"] = node.meta["val"][2]
+    for item in [u for u in node.users if u.args[1] == 2]:
+        item.replace_all_uses_with(total)
+        graph.module.graph.erase_node(item)
+    node.update_arg(MASK, [*given[MASK][:2], False])
+    node.meta["val"] = (*node.meta["val"][:2], None)
 
 
 def _pays(convolutions: Iterable[Node]) -> bool:
