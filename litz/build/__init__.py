@@ -43,7 +43,7 @@ def _build_device(
     with ThreadPoolExecutor(1) as beside:
         cubins = beside.submit(compile_kernels, source.kernels, _capability(target), count)
         launcher = build_launcher(source, config, trace)
-        with trace.span("triton"):
+        with trace.span("triton"):  # as long as it takes beyond the launcher
             return DeviceBinary(cubins.result(), launcher)
 
 

@@ -342,7 +342,7 @@ class Config:
     compile_threads: int = flag(
         -1,
         "build",
-        "Processes that compile GPU kernels at once; below 1, one a processor, up to eight.",
+        "Processes that compile GPU kernels at once; below 1, one a processor, up to 16.",
         code=False,
         low=-1,
     )

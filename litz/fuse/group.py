@@ -40,7 +40,6 @@ from litz.target import Target
 MOST_CANDIDATES = 8
 # A pointwise loop of fewer elements gains nothing from a second thread.
 WORTH_A_THREAD = 16384
-AGGRESSIVE = "saves a launch (aggressive_fusion)"
 
 
 @dataclass
@@ -113,8 +112,8 @@ class _Grouper:
             if isinstance(joined, Misfit):
                 self._decide("refused", group, name, joined.reason)
                 continue
-            launch = "saves a launch: both are small" if small else AGGRESSIVE
-            worth = "stores into the same rows" if beside else launch
+            why = "both are small" if small else "aggressive_fusion"
+            worth = "stores into the same rows" if beside else f"saves a launch ({why})"
             self._decide("fused", group, name, f"saves {saved} bytes" if saved else worth)
             group.members = joined
             self._place(loop, group)

@@ -69,7 +69,7 @@ def test_on_a_gpu_small_loops_share_a_launch() -> None:
     stored = [[s.buffer.shape for s in k.stores] for k in kernels]
     assert len(kernels) == 5  # the vectors, the sum of one, two large ones, all scalars
     assert max(len(shapes) for shapes in stored) == len(scalars)
-    assert "saves a launch: both are small" in _reasons(made, "fused")
+    assert "saves a launch (both are small)" in _reasons(made, "fused")
     for mine, theirs in zip(made.fused(), made.lowered(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
