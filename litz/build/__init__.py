@@ -30,7 +30,7 @@ def build(
         names = [s.name for s in source.segments]
         names += [f"litz_step_{k}" for k in range(len(source.names))]
         if source.preparation is not None:
-            names += [source.preparation.name, "litz_changed"]
+            names += [source.preparation.name, "litz_changed", "litz_fingerprint"]
         return load_object(code, names)
 
 

@@ -61,6 +61,12 @@ class Cpp:
         "lower",
         "Keep a copy of each parameter in the order in which matrix products read it.",
     )
+    weight_prepack_check: Literal["contents", "versions"] = flag(
+        "contents",
+        "runtime",
+        "How such a copy is known to be stale: by its parameter's bytes, or by torch's count of "
+        "changes alone, which misses writes through `.data` and NumPy.",
+    )
     enable_concat_linear: bool = flag(
         False,
         "passes",

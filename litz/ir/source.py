@@ -17,8 +17,8 @@ ERROR_FLAG, ARENA = 0, 1
 STREAM, LAUNCH = 2, 3
 # The workspace of kernels whose programs need memory of their own.
 SCRATCH = "scratch of programs"
-# Elements of each parameter that are remembered, to see a change that torch does not count.
-SAMPLES = 32
+# How a range of a parameter's memory is watched for writes that torch does not count.
+COPIED, TRACKED, HASHED = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Segment:
 class Source:
     """Text of one module. `names[k]` is the function of kernel k, `functions` holds each once;
     `layout` is the table entry of each buffer outside the arena; `preparation` makes what is held
-    of parameters, and its samples have the table's last entry."""
+    of parameters; a record of what these were has the table's last entry."""
 
     text: str
     names: tuple[str, ...]

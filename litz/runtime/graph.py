@@ -39,7 +39,9 @@ class CompiledGraph:
         else:
             segments = segments_of(source, binary)
         self.free: list[Workspace] = []
-        self.held = None if source.preparation is None else Held(plan, source, binary, self.free)
+        check = config.cpp.weight_prepack_check
+        given = (plan, source, binary, self.free, check)
+        self.held = None if source.preparation is None else Held(*given)
         if self.held is not None and self.held.is_final:
             self._prepare(constants)
         self.frozen = Frozen(frozen, config.freezing_discard_parameters) if frozen else None

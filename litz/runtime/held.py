@@ -1,9 +1,10 @@
 """What is held of parameters: packed weights and whatever else depends on them alone.
 
 In: a plan whose first kernels read parameters alone. Out: their results, kept from call to call and
-made anew when a parameter has changed. torch counts changes in place; what it does not count
-(`.data`, foreign pointers) a few samples of each parameter show. A write of single elements through
-`.data` may escape both: `cpp.weight_prepack=False` keeps nothing.
+made anew when a parameter has changed. torch counts most changes in place; what it does not count
+(`.data`, NumPy, tensors of inference mode) a `Watch` sees, byte by byte. A watch costs those who
+write, so parameters that change between calls, as in training, are watched only after they were
+left alone for some calls; until then each call makes its own.
 
 Dynamo gives one graph to all modules of a class, so there is a set of results for each list of
 parameters, known by their addresses. A workspace is bound to one set, and a call keeps it to its
@@ -15,20 +16,29 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from litz.ir.program import Extern, Plan, ViewArg
-from litz.ir.source import SAMPLES, Binary, Source
+from litz.ir.source import Binary, Source
 from litz.runtime.memory import Workspace, watched, window
 from litz.runtime.steps import NATIVE, is_whole, numbers, op_of, torch_dtype
+from litz.runtime.writes import TRACKER, Watch
 
 CHANGED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
-STEP = SAMPLES + 1  # what is remembered of a parameter: its address, then samples
+FINGERPRINT = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+# Calls that parameters must be left alone before they are watched again: twice as many each time
+# that they were written to after all, up to this.
+MOST_PATIENCE = 64
 # Lists of parameters that results are kept for: more blocks than most models have of one class.
 # Each takes the memory that it would take if its module were compiled by itself.
 MOST_SETS = 128
+
+
+RECORD = ctypes.c_int64 * 3  # what `Watch` fills in
+RECORD_BYTES = ctypes.sizeof(RECORD)
+Check = Literal["contents", "versions"]  # what tells whether a parameter has changed
 
 
 class HeldSet:
@@ -46,8 +56,25 @@ class HeldSet:
         self.known: dict[str, torch.Tensor] = dict(self.tensors)  # and what ATen packed
         self.seen = _nothing_seen(plan)
         self.place = ctypes.addressof(self.seen)
+        self.record = RECORD.from_buffer(self.seen, ctypes.sizeof(self.seen) - RECORD_BYTES)
         self.versions: list[int] | None = None
         self.owners: list[Any] = []
+        self.watch: Watch | None = None
+        self.calm = self.patience = 0
+
+    def left_alone(self, versions: list[int]) -> bool:
+        """Whether parameters that are to be looked at anew have been left alone for so long that
+        they are worth a watch."""
+        if self.watch is not None:  # in vain
+            self.watch.end()
+            self.watch, self.calm = None, 0
+            self.patience = min(2 * self.patience + 1, MOST_PATIENCE)
+        elif versions != self.versions:
+            self.calm = 0
+        else:
+            self.calm += 1
+        self.versions = versions
+        return self.calm >= self.patience
 
     @property
     def bytes(self) -> int:
@@ -59,7 +86,10 @@ class HeldSet:
 class Held:
     """The sets of one graph. `spaces` are its workspaces that no call is using."""
 
-    def __init__(self, plan: Plan, source: Source, binary: Binary, spaces: list[Workspace]) -> None:
+    def __init__(
+        self, plan: Plan, source: Source, binary: Binary, spaces: list[Workspace],
+        check: Check = "contents",
+    ) -> None:  # fmt: skip
         assert source.preparation is not None
         self._plan, self._layout, self._spaces = plan, source.layout, spaces
         self._names = [b.name for b in plan.sources]
@@ -70,6 +100,8 @@ class Held:
         self._unseen = _nothing_seen(plan)
         self._prepare = NATIVE(binary.address[source.preparation.name])
         self._changed = CHANGED(binary.address["litz_changed"])
+        self._fingerprint = FINGERPRINT(binary.address["litz_fingerprint"])
+        self._check = check
         self._lock = threading.Lock()
 
     @property
@@ -96,15 +128,23 @@ class Held:
         """The tensors of these parameters, made anew if one is not what it was; their addresses
         are in the workspace's table."""
         with self._lock:
-            changed, now = self._changed(space.address), _versions(parameters)
+            now = _versions(parameters)
+            with TRACKER.lock:
+                changed = self._changed(space.address)
             if changed < 0:  # the parameters are others
                 self._bind(space, self._set_of(parameters))
                 changed = self._changed(space.address)
             one: HeldSet = space.held
             if changed or now != one.versions:
+                if one.left_alone(now):
+                    one.watch = self._watch(one, parameters)
                 self._make(one, space.address, dict(zip(self._names, parameters, strict=True)))
-                one.versions = now
             return one.known
+
+    def _watch(self, one: HeldSet, parameters: tuple[torch.Tensor, ...]) -> Watch | None:
+        if self._check == "contents":
+            return Watch(parameters, one.record, self._fingerprint)
+        return Watch([t for t in parameters if t.is_inference()], one.record, self._fingerprint)
 
     def _bind(self, space: Workspace, one: HeldSet) -> None:
         space.held = one
@@ -117,7 +157,7 @@ class Held:
             for oldest in list(self.sets)[: len(self.sets) + 1 - MOST_SETS]:
                 self._drop(oldest)
             one = HeldSet(self._plan, self._packing)
-            one.seen[::STEP] = key
+            one.seen[: len(key)] = key
             one.owners = watched(parameters, self, lambda held: held._drop(key))
         self.sets[key] = one
         return one
@@ -156,12 +196,13 @@ class Held:
 
 
 def _nothing_seen(plan: Plan) -> Any:
-    """Of each parameter an address that is none, and no samples."""
-    return (ctypes.c_int64 * (len(plan.sources) * STEP))(*[-1] * len(plan.sources) * STEP)
+    """Of each parameter an address that is none, and the record of a watch that nobody keeps."""
+    count = len(plan.sources) + len(RECORD())
+    return (ctypes.c_int64 * count)(*[-1] * count)
 
 
 def _versions(parameters: tuple[Any, ...]) -> list[int]:
     try:
         return [t._version for t in parameters]
-    except RuntimeError:  # a tensor made in inference mode counts nothing; its samples do
+    except RuntimeError:  # a tensor made in inference mode counts nothing; its watch sees it
         return [-1 if t.is_inference() else t._version for t in parameters]

@@ -82,11 +82,11 @@ class Workspace:
         self.views: list[torch.Tensor] = []
         self._plan, self._windows = plan, views
 
-    def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], seen: int) -> None:
-        """Enter what is held of parameters, and where their samples are."""
+    def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], record: int) -> None:
+        """Enter what is held of parameters, and the record of what these were."""
         for name, tensor in tensors.items():
             self.table[layout[name]] = tensor.data_ptr()
-        self.table[len(layout) + ARENA + 1] = seen
+        self.table[len(layout) + ARENA + 1] = record
 
     def borrow(self) -> None:
         """Take an arena for a call, the one of the last call if it is idle."""

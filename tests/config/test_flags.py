@@ -94,6 +94,7 @@ def _changed(name: str) -> Config:
     other = {
         "on_error": "raise",
         "cpp.simdlen": 256,
+        "cpp.weight_prepack_check": "versions",
         "max_autotune_gemm_backends": "ATEN",
         "max_autotune_conv_backends": "ATEN",
         "max_autotune_gemm_search_space": "EXHAUSTIVE",

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from litz.codegen.llvm.contents import contents_text
 from litz.codegen.llvm.launch import RUNTIME, UNIT
-from litz.codegen.llvm.samples import samples_text
 from litz.ir.expr import Expr, apply, integer, rebuild, transform
 from litz.ir.index import ONE, ZERO, floordiv, product
 from litz.ir.lifetimes import cuts
@@ -131,7 +131,7 @@ def driver_text(plan: Plan, launches: Launches, layout: dict[str, int], threads:
     runs = [_segment(segment, plan, launches, threads) for segment in segments(plan)]
     first = preparation(plan)
     if first is not None:
-        runs += [_segment(first, plan, launches, threads), samples_text(plan, layout)]
+        runs += [_segment(first, plan, launches, threads), contents_text(plan, layout)]
     steps = [
         _function(f"litz_step_{k}", [_run((k,), launches, threads)]) for k in range(len(launches))
     ]

@@ -1,0 +1,243 @@
+"""Contents: whether the parameters that something is held of are what they were.
+
+In: a plan that holds what it made of parameters. Out: LLVM IR of `i64 @litz_changed(ptr table)`:
+-1 if a parameter lies elsewhere, 1 if one was written to or nobody watches them, 0 if every byte is
+what it was. torch counts most writes, but not those through `.data`, NumPy or a foreign pointer.
+The table's last entry is a record of 64-bit numbers: the address of each parameter, how many ranges
+are watched (-1 if none is yet), where they are listed, and the file /proc/self/pagemap. A range is
+{ kind, address, bytes, what it was }:
+
+    COPIED   small: compared with a copy
+    TRACKED  whole pages: the kernel notes writes to them (`runtime/writes.py`)
+    HASHED   large, where the kernel does not: `i64 @litz_fingerprint(ptr, i64)` of all its bytes
+"""
+
+from __future__ import annotations
+
+from litz.ir.program import Plan
+from litz.ir.source import ARENA, COPIED, HASHED, TRACKED
+
+# Bytes that a thread takes at a time; the fingerprint is the same for any number of threads.
+CHUNK = 1 << 20
+# An odd number with bits all over it: multiplying by it loses nothing and spreads every bit.
+SPREAD = 0x9E3779B97F4A7C15
+# PAGEMAP_SCAN, its flag "only memory whose writes are tracked", and the category "written to".
+SCAN, CHECKED, WRITTEN = 0xC0606610, 2, 2
+
+# One element that differs always gives another fingerprint: each step is one to one.
+FINGERPRINT = f"""
+declare i32 @memcmp(ptr, ptr, i64)
+declare i32 @ioctl(i32, i64, ...)
+declare i64 @llvm.vector.reduce.add.v8i64(<8 x i64>)
+
+%litz.print = type {{ ptr, i64, i64 }}
+
+define internal i64 @litz_chunk(ptr %from, i64 %bytes) #0 {{
+entry:
+  %whole = and i64 %bytes, -64
+  %seed = insertelement <8 x i64> poison, i64 {SPREAD - (1 << 64)}, i32 0
+  %spread = shufflevector <8 x i64> %seed, <8 x i64> poison, <8 x i32> zeroinitializer
+  br label %vectors
+vectors:
+  %v = phi i64 [ 0, %entry ], [ %v.next, %vector ]
+  %sum = phi <8 x i64> [ <i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 8>, %entry ],
+                       [ %sum.next, %vector ]
+  %more = icmp ult i64 %v, %whole
+  br i1 %more, label %vector, label %joined
+vector:
+  %at = getelementptr i8, ptr %from, i64 %v
+  %read = load <8 x i64>, ptr %at, align 1
+  %mixed = xor <8 x i64> %sum, %read
+  %sum.next = mul <8 x i64> %mixed, %spread
+  %v.next = add i64 %v, 64
+  br label %vectors
+joined:
+  %high = lshr <8 x i64> %sum, <i64 29, i64 31, i64 33, i64 37, i64 41, i64 43, i64 47, i64 53>
+  %folded = xor <8 x i64> %sum, %high
+  %again = mul <8 x i64> %folded, <i64 3, i64 5, i64 7, i64 9, i64 11, i64 13, i64 15, i64 17>
+  %start = call i64 @llvm.vector.reduce.add.v8i64(<8 x i64> %again)
+  br label %tail
+tail:
+  %b = phi i64 [ %whole, %joined ], [ %b.next, %byte ]
+  %total = phi i64 [ %start, %joined ], [ %total.next, %byte ]
+  %b.more = icmp ult i64 %b, %bytes
+  br i1 %b.more, label %byte, label %done
+byte:
+  %b.at = getelementptr i8, ptr %from, i64 %b
+  %b.read = load i8, ptr %b.at
+  %b.wide = zext i8 %b.read to i64
+  %b.mixed = xor i64 %total, %b.wide
+  %total.next = mul i64 %b.mixed, {SPREAD - (1 << 64)}
+  %b.next = add i64 %b, 1
+  br label %tail
+done:
+  ret i64 %total
+}}
+
+define internal void @litz_chunks(ptr %job, i64 %me, i64 %all) #0 {{
+entry:
+  %from = load ptr, ptr %job
+  %bytes.at = getelementptr %litz.print, ptr %job, i32 0, i32 1
+  %bytes = load i64, ptr %bytes.at
+  %total.at = getelementptr %litz.print, ptr %job, i32 0, i32 2
+  br label %next
+next:
+  %k = phi i64 [ %me, %entry ], [ %k.next, %chunk ]
+  %begin = mul i64 %k, {CHUNK}
+  %more = icmp ult i64 %begin, %bytes
+  br i1 %more, label %chunk, label %done
+chunk:
+  %left = sub i64 %bytes, %begin
+  %length = call i64 @llvm.umin.i64(i64 %left, i64 {CHUNK})
+  %at = getelementptr i8, ptr %from, i64 %begin
+  %one = call i64 @litz_chunk(ptr %at, i64 %length)
+  %place = mul i64 %k, -3335678366873096957
+  %placed = xor i64 %one, %place
+  %mixed = mul i64 %placed, {SPREAD - (1 << 64)}
+  %before = atomicrmw add ptr %total.at, i64 %mixed monotonic
+  %k.next = add i64 %k, %all
+  br label %next
+done:
+  ret void
+}}
+
+define internal void @litz_chunks_worker(ptr %job) #0 {{
+  %me32 = call i32 @omp_get_thread_num()
+  %all32 = call i32 @omp_get_num_threads()
+  %me = zext i32 %me32 to i64
+  %all = zext i32 %all32 to i64
+  call void @litz_chunks(ptr %job, i64 %me, i64 %all)
+  ret void
+}}
+
+define i64 @litz_fingerprint(ptr %from, i64 %bytes) #0 {{
+entry:
+  %job = alloca %litz.print
+  store ptr %from, ptr %job
+  %bytes.at = getelementptr %litz.print, ptr %job, i32 0, i32 1
+  store i64 %bytes, ptr %bytes.at
+  %total.at = getelementptr %litz.print, ptr %job, i32 0, i32 2
+  store i64 0, ptr %total.at
+  %chunks = udiv i64 %bytes, {CHUNK}
+  %available = call i32 @omp_get_max_threads()
+  %wide = zext i32 %available to i64
+  %some = add i64 %chunks, 1
+  %threads = call i64 @llvm.umin.i64(i64 %wide, i64 %some)
+  %alone = icmp ule i64 %threads, 1
+  br i1 %alone, label %serial, label %parallel
+serial:
+  call void @litz_chunks(ptr %job, i64 0, i64 1)
+  br label %done
+parallel:
+  %team = trunc i64 %threads to i32
+  call void @GOMP_parallel(ptr @litz_chunks_worker, ptr %job, i32 %team, i32 0)
+  br label %done
+done:
+  %total = load i64, ptr %total.at
+  ret i64 %total
+}}
+"""
+
+RANGES = f"""
+define i64 @litz_written(ptr %watch) #0 {{
+entry:
+  %arg = alloca [12 x i64], align 8
+  %region = alloca [3 x i64], align 8
+  %count = load i64, ptr %watch
+  %ranges.at = getelementptr i64, ptr %watch, i64 1
+  %ranges = load ptr, ptr %ranges.at
+  %file.at = getelementptr i64, ptr %watch, i64 2
+  %file.wide = load i64, ptr %file.at
+  %file = trunc i64 %file.wide to i32
+  %nobody = icmp slt i64 %count, 0
+  br i1 %nobody, label %changed, label %next
+next:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %same ]
+  %more = icmp ult i64 %k, %count
+  br i1 %more, label %range, label %unchanged
+range:
+  %kind.at = getelementptr [4 x i64], ptr %ranges, i64 %k, i32 0
+  %kind = load i64, ptr %kind.at
+  %from.at = getelementptr [4 x i64], ptr %ranges, i64 %k, i32 1
+  %from = load ptr, ptr %from.at
+  %bytes.at = getelementptr [4 x i64], ptr %ranges, i64 %k, i32 2
+  %bytes = load i64, ptr %bytes.at
+  %was.at = getelementptr [4 x i64], ptr %ranges, i64 %k, i32 3
+  %was = load i64, ptr %was.at
+  switch i64 %kind, label %changed [ i64 {COPIED}, label %copied  i64 {TRACKED}, label %tracked
+                                     i64 {HASHED}, label %hashed ]
+copied:
+  %copy = inttoptr i64 %was to ptr
+  %order = call i32 @memcmp(ptr %from, ptr %copy, i64 %bytes)
+  %differs = icmp ne i32 %order, 0
+  br i1 %differs, label %changed, label %same
+hashed:
+  %print = call i64 @litz_fingerprint(ptr %from, i64 %bytes)
+  %other = icmp ne i64 %print, %was
+  br i1 %other, label %changed, label %same
+tracked:
+  call void @llvm.memset.p0.i64(ptr %arg, i8 0, i64 96, i1 false)
+  store i64 96, ptr %arg
+  %flags.at = getelementptr i64, ptr %arg, i64 1
+  store i64 {CHECKED}, ptr %flags.at
+  %start.at = getelementptr i64, ptr %arg, i64 2
+  store ptr %from, ptr %start.at
+  %end.at = getelementptr i64, ptr %arg, i64 3
+  %end = getelementptr i8, ptr %from, i64 %bytes
+  store ptr %end, ptr %end.at
+  %region.at = getelementptr i64, ptr %arg, i64 5
+  store ptr %region, ptr %region.at
+  %regions.at = getelementptr i64, ptr %arg, i64 6
+  store i64 1, ptr %regions.at
+  %pages.at = getelementptr i64, ptr %arg, i64 7
+  store i64 1, ptr %pages.at
+  %wanted.at = getelementptr i64, ptr %arg, i64 9
+  store i64 {WRITTEN}, ptr %wanted.at
+  %told.at = getelementptr i64, ptr %arg, i64 11
+  store i64 {WRITTEN}, ptr %told.at
+  %found = call i32 (i32, i64, ...) @ioctl(i32 %file, i64 {SCAN}, ptr %arg)
+  %some = icmp ne i32 %found, 0  ; less than zero: the memory is no longer tracked
+  br i1 %some, label %changed, label %same
+same:
+  %k.next = add i64 %k, 1
+  br label %next
+changed:
+  ret i64 1
+unchanged:
+  ret i64 0
+}}
+"""
+
+
+def contents_text(plan: Plan, layout: dict[str, int]) -> str:
+    """The functions, and the check of the addresses of one plan's parameters."""
+    found = plan.sources
+    lines = [
+        FINGERPRINT,
+        RANGES,
+        "define i64 @litz_changed(ptr %table) #0 {",
+        f"  %record.slot = getelementptr ptr, ptr %table, i64 {len(layout) + ARENA + 1}",
+        "  %record = load ptr, ptr %record.slot",
+        "  %moved.0 = add i1 0, 0",
+    ]
+    for k, buffer in enumerate(found):
+        lines += [
+            f"  %slot{k} = getelementptr ptr, ptr %table, i64 {layout[buffer.name]}",
+            f"  %tensor{k} = load ptr, ptr %slot{k}",
+            f"  %seen{k} = getelementptr i64, ptr %record, i64 {k}",
+            f"  %before{k} = load ptr, ptr %seen{k}",
+            f"  %differs{k} = icmp ne ptr %tensor{k}, %before{k}",
+            f"  %moved.{k + 1} = or i1 %moved.{k}, %differs{k}",
+        ]
+    return "\n".join([
+        *lines,
+        f"  br i1 %moved.{len(found)}, label %others, label %same",
+        "others:",
+        "  ret i64 -1",
+        "same:",
+        f"  %watch = getelementptr i64, ptr %record, i64 {len(found)}",
+        "  %changed = call i64 @litz_written(ptr %watch)",
+        "  ret i64 %changed",
+        "}",
+        "",
+    ])  # fmt: skip
