@@ -62,6 +62,11 @@ def litz(
     config = settings.snapshot(options, mode=mode)
     notes = Explanation() if explanation is None else explanation
     names = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
+    without_memory = [k for k, t in enumerate(inputs) if _is_zero_tensor(t)]
+    if without_memory:
+        given = _with_memory(inputs, without_memory)
+        run = litz(module, given, mode=mode, options=options, explanation=notes)
+        return lambda *args: run(*_with_memory(args, without_memory))
 
     def compile_one(gm: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Callable[..., Any]:
         if is_symbolic(gm):
@@ -87,6 +92,15 @@ def litz(
             raise  # torch's, about the program
         _refuse(error, "joint", config, notes)
         return _eager_of(module)
+
+
+def _is_zero_tensor(value: Any) -> bool:
+    """Whether it is one of autograd's zeros that take no memory; Dynamo guards that it stays so."""
+    return isinstance(value, torch.Tensor) and value._is_zerotensor()
+
+
+def _with_memory(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    return [a.clone() if k in places else a for k, a in enumerate(args)]
 
 
 def _compiled_or_eager(

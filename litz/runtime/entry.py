@@ -93,7 +93,7 @@ class Entry(Wording):
         kernels = [s for s in body if isinstance(s, Kernel)]
         self.in_table = {b.name for k in kernels for b in (*read(k), *written(k))}
         if not self.final:
-            self.in_table |= {b.name for b in plan.sources}  # whose samples are looked at
+            self.in_table |= {b.name for b in plan.sources}  # whose addresses are looked at
         # What is held for good needs no more of what it was made of.
         shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
         used = {*shown, *(b for step in body for b in read(step))}
@@ -153,6 +153,11 @@ class Entry(Wording):
             lines += [f"{name} = {source}"] if source != name else []
         if self.symbols:
             lines.append(f"sizes = {tuple_text(self.symbols)}")
+        # Dynamo guards what kind of tensor each input is, and passes know it; autograd's gradients
+        # come as they are: negated lazily, or zero without any memory.
+        for name in (n for b, n in given if isinstance(b, Buffer) and b.name.startswith(TANGENT)):
+            odd = f"{name} is not None and ({name}.is_neg() or {name}._is_zerotensor())"
+            lines.append(f"if {odd}: {name} = {name}.clone()")
         if self._still:
             frozen = "".join(f"{self.local[name]}, " for name in self._still)
             lines.append(f"if not still(({frozen})): return elsewhere(args)")

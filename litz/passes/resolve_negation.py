@@ -1,0 +1,62 @@
+"""Lazy negation: tensors whose memory holds the negative of what they show.
+
+In: `Graph`. Out: the number of tensors resolved. `torch._neg_view(x)` and the imaginary part of a
+conjugate negate nothing: they set a bit that each op of ATen looks at. Kernels read memory as it
+is, so such a tensor is written out first, by the op that knows the bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from litz.errors import UnsupportedOp
+from litz.ir.graph import Graph, origin_of
+from litz.passes.aliasing import viewed_operand, written_operands
+
+aten = torch.ops.aten
+
+
+def resolve_negation(graph: Graph) -> int:
+    """Writes out what is negated lazily, before anything else reads it.
+
+    # x shows what its memory holds, negated
+    return aten.exp(x)                    ->     y = aten.resolve_neg(x)
+                                                 return aten.exp(y)
+    """
+    resolved = 0
+    for node in graph.nodes:
+        if node.target is aten._neg_view.default:
+            node.target = aten.neg.default  # the same numbers, without the bit
+        elif _is_negated(node) and node.users:
+            _refuse_writes(node)
+            _resolve(graph, node)
+            resolved += 1
+    return resolved
+
+
+def _is_negated(node: Node) -> bool:
+    """Whether a tensor has the bit when the graph runs: a view of one without it has it not."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not value.is_neg() or node.op == "output":
+        return False
+    base = viewed_operand(node)
+    return base is None or base.meta["val"].dtype.is_complex
+
+
+def _resolve(graph: Graph, node: Node) -> None:
+    users = list(node.users)
+    with graph.module.graph.inserting_after(node):
+        made = graph.module.graph.call_function(aten.resolve_neg.default, (node,))
+    value = node.meta["val"]
+    made.meta = {**node.meta, "val": torch.empty_like(value)}
+    for user in users:
+        user.replace_input_with(node, made)
+
+
+def _refuse_writes(node: Node) -> None:
+    """Kernels write memory as it is, too."""
+    for user in node.users:
+        if node in written_operands(user):
+            why = "it writes into a tensor that is negated lazily (Tensor.is_neg)"
+            raise UnsupportedOp(str(user.target), origin_of(user), why)
