@@ -11,6 +11,7 @@ softmax's five loops become one kernel of three phases.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from litz.config import Config
 from litz.fuse.group import Group, group_loops
@@ -19,6 +20,7 @@ from litz.fuse.kernels import attention_kernel, make_kernel
 from litz.fuse.moments import join_moments
 from litz.fuse.online import stream_softmax
 from litz.fuse.pieces import split_pieces
+from litz.fuse.rounding import settle_roundings
 from litz.fuse.split import split_reduction
 from litz.fuse.spread import spread_shared
 from litz.ir.attention import loop_attention
@@ -48,9 +50,11 @@ def fuse(
     """Inline, group, and write each group as a kernel."""
     inputs = {b for b in (*program.inputs, *program.constants) if isinstance(b, Buffer)}
     shown = _shown(program)
-    inlined = inline_producers(program, target, config, choices)
+    # Before values move into their readers, and again when it is known who reads what is left.
+    settled = replace(program, body=settle_roundings(program.body, shown))
+    inlined = inline_producers(settled, target, config, choices)
     simplifier = Simplifier(config.emulate_precision_casts)
-    loops, cut = split_pieces(inlined.body, simplifier)
+    loops, cut = split_pieces(settle_roundings(inlined.body, shown), simplifier)
     loops, spread = spread_shared(loops, target)
     decisions = [*program.decisions, *inlined.decisions, *cut, *spread]
     if config.online_softmax:

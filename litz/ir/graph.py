@@ -15,6 +15,8 @@ import torch.fx
 from litz.ir.program import Decision, Origin
 
 NamedTensor = tuple[str, torch.Tensor]
+# In a node's meta: a value of a half type that is rounded wherever it is computed.
+ROUNDED = "litz_rounded"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 

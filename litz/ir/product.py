@@ -92,8 +92,9 @@ def _roles(
 def loop_product(loop: Loop) -> Product | None:
     """The product that a loop stores, in the type of its sums or rounded to a half."""
     (store,) = loop.stores
-    value = store.value.args[0] if store.value.op == "narrow" else store.value
-    return product_in(value, loop.axes)
+    value, half = store.value, store.buffer.dtype.is_half
+    rounds = value.op == "narrow" or (value.op == "cast" and half and value.args[0].dtype is F32)
+    return product_in(value.args[0] if rounds else value, loop.axes)
 
 
 def kernel_product(kernel: Kernel) -> Product | None:

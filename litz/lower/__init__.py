@@ -18,7 +18,7 @@ from litz.errors import UnsupportedDevice, UnsupportedOp
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.dtypes import BOOL, EIGHTHS, F64
 from litz.ir.expr import Expr, apply, size, walk
-from litz.ir.graph import Graph, constant_name, origin_of
+from litz.ir.graph import ROUNDED, Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
 from litz.ir.program import (
     CHECKS,
@@ -212,6 +212,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
+    low.rounds = bool(node.meta.get(ROUNDED))
     low.by_element = node.target in TEMPLATES and _is_by_element(node)
     low.by_program = str(node.meta.get("original_aten") or node.target) in (
         str(node.target),

@@ -22,13 +22,23 @@ Scalar = Callable[..., Expr]
 
 
 def map_elements(
-    low: Lowering, like: torch.Tensor, function: Scalar, operands: list[Value], dtype: DType
-) -> View:
-    """result[p] = function(operand[p]...), operands converted to `dtype` first."""
+    low: Lowering, like: torch.Tensor, function: Scalar, operands: list[Value], dtype: DType,
+    exact: bool = False,
+) -> View:  # fmt: skip
+    """result[p] = function(operand[p]...), operands converted to `dtype` first. A number beside a
+    half is computed with as it is, but where the function jumps it is rounded, as eager does: 0.1
+    is not equal to any bf16, and eager compares with the nearest (`exact`)."""
     kinds = [v.dtype.kind for v in operands if isinstance(v, View)] + [dtype.kind]
     if "x" in kinds or dtype_of(like.dtype).kind == "x":
         raise NotGenerated("a type that is not generated")
-    return low.pointwise(like, lambda p: function(*(element(v, p, dtype) for v in operands)))
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        given = [element(v, p, dtype) for v in operands]
+        if exact and dtype.is_half:
+            given = [cast(cast(g, dtype), dtype.compute) for g in given]
+        return function(*given)
+
+    return low.pointwise(like, value)
 
 
 def promoted(*operands: Value) -> DType:
@@ -246,7 +256,7 @@ COMPARISONS = {name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def _lower_comparison(op: str, low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
-    return map_elements(low, like, partial(apply, op), [x, y], promoted(x, y))
+    return map_elements(low, like, partial(apply, op), [x, y], promoted(x, y), exact=True)
 
 
 for _name, _op in COMPARISONS.items():
@@ -319,7 +329,7 @@ def _lower_remainder(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> V
     def function(a: Expr, b: Expr) -> Expr:
         return apply("remainder" if a.dtype.is_float else "mod", a, b)
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype))
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), exact=True)
 
 
 @rule("fmod")
@@ -329,7 +339,7 @@ def _lower_fmod(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
             return apply("fmod", a, b)
         return apply("sub", a, apply("mul", apply("truncdiv", a, b), b))
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype))
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), exact=True)
 
 
 # -- powers, choice, limits, casts -----------------------------------------------------------

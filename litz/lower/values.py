@@ -110,6 +110,7 @@ class Lowering:
         self.used: frozenset[int] = frozenset()  # which results of the op at hand someone reads
         self.by_element = False  # all that reads its result does so element by element
         self.by_program = True  # the program spells the op at hand; it is no part of another one
+        self.rounds = False  # its result is rounded wherever it is computed
         self.decisions: list[Decision] = []
         self.told: set[Expr] = set()  # sizes that arguments show, or calls so far
         # Offset of each base buffer inside its storage as the fake tensor saw it.
@@ -207,8 +208,9 @@ class Lowering:
             raise NotGenerated("a result whose elements share memory")
         axes = tuple(a for a in positions(target.shape) if a is not ZERO)
         axes = tuple(a for a in axes if any(a in i.axes for i in index))
-        rounded = to_storage(value, target.dtype)
-        store = Store(target, index, rounded)
+        half = target.dtype.is_half and self.rounds
+        stored = cast(value, target.dtype) if half else to_storage(value, target.dtype)
+        store = Store(target, index, stored)
         self.body.append(Loop(axes, reduced, (store,), (self.origin,)))
 
     def pointwise(

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
 from litz.config import Config
-from litz.errors import CustomPassFailed, PassFailed
+from litz.errors import CustomPassFailed, PassFailed, UnsupportedOp
 from litz.ir.graph import Graph, at_path
 from litz.ir.program import Decision
 from litz.passes.channels_last import channels_last
@@ -39,7 +39,9 @@ from litz.passes.patches_as_products import patches_as_products
 from litz.passes.remove_dead_code import remove_dead_code
 from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
+from litz.passes.resolve_negation import resolve_negation
 from litz.passes.seed_random_ops import seed_random_ops
+from litz.passes.settle_halves import settle_halves
 from litz.passes.split_dropouts import split_dropouts
 from litz.target import Target
 from litz.trace import IR, Trace, stage
@@ -68,6 +70,7 @@ class Pass:
 
 
 PASSES = [
+    Pass(resolve_negation),
     Pass(freeze_parameters, "freezing"),
     Pass(remove_noop_views),
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
@@ -92,6 +95,7 @@ JOINT_PASSES = [
     Pass(merge_common_subexpressions),
     Pass(channels_last_training, "layout_optimization"),
     Pass(remove_dead_code, "use_dce"),
+    Pass(settle_halves),
 ]
 
 Modules = tuple[GraphModule, GraphModule]
@@ -156,6 +160,8 @@ def _run(each: Pass, graph: Graph, trace: Trace | None, *given: Any) -> int:
     try:
         with trace.span(each.name) if trace else nullcontext():
             count = each.run(graph, *given)
+    except UnsupportedOp:
+        raise
     except Exception as error:
         raise PassFailed(each.name, error) from error
     if trace is not None and shown and count:

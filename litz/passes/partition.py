@@ -86,6 +86,7 @@ class _Joint:
         for node in self.nodes:
             if _starts_backward(node) or self.backward.intersection(node.all_input_nodes):
                 self.backward.add(node)
+        self.compared = set(_compared(self.nodes))
         self.read_in_forward = shown | self._materialized(lambda user: user in self.forward)
         self.read_in_backward = self._materialized(lambda user: user in self.backward)
 
@@ -165,10 +166,29 @@ class _Joint:
             return INFINITE
         if not is_repeatable(node) or self.written.intersection(node.all_input_nodes):
             return INFINITE
+        if node in self.compared:
+            return INFINITE
         if node not in self.forward:
             return 0.0
         extra = 2 * bytes_of(node.meta.get("val")) if node in self.read_in_backward else 0
         return effort_of(node) + (0 if is_view(node) else extra)
+
+
+def _compared(nodes: list[Node]) -> Iterable[Node]:
+    """Floats that are tested for being equal to others, as the gradient of a maximum does. Both
+    sides have to be the same bits: a second computation may round otherwise."""
+    for node in nodes:
+        if getattr(node.target, "overloadpacket", None) in (torch.ops.aten.eq, torch.ops.aten.ne):
+            floats = [n for n in node.all_input_nodes if _is_float(n)]
+            for side in floats if len(floats) > 1 else ():
+                while is_view(side):
+                    side = side.all_input_nodes[0]
+                yield side
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.dtype.is_floating_point
 
 
 def _written_behind(primals: list[Node], output: Node) -> Iterable[Node]:

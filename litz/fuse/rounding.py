@@ -1,0 +1,104 @@
+"""Rounding: which values of half types are rounded wherever they are computed, as in eager.
+
+In: loops. Out: the same loops, some of whose stores round for good. A half is computed in f32, and
+its rounding (`narrow`) is dropped where the value stays inside a kernel. That is right only if
+nobody can tell: a value that two loops read, or that a loop reads and the caller or an op of ATen
+sees, would be rounded for one reader and not for the other; and a comparison or a floor turns the
+difference of a rounding into another result. Those keep it. Example, bf16, of two readers of t0:
+
+    t0[i0] = narrow.bf16(x[i0] * f32(0.3))   ->   t0[i0] = cast.bf16(x[i0] * f32(0.3))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+
+from litz.ir.expr import Expr, apply, cast, walk
+from litz.ir.program import Buffer, Extern, Loop, exprs_of, loads, read, written
+
+Body = tuple[Loop | Extern, ...]
+
+# Ops that jump: where an operand differs by a rounding, the result may differ by any amount.
+JUMPS = frozenset(
+    {
+        *("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "round", "sign"),
+        *("floordiv", "truncdiv", "mod", "remainder", "fmod"),
+    }
+)
+PLACES = ("argmax", "argmin")  # reductions and scans that tell where an extreme stands
+
+
+def settle_roundings(body: Body, seen: Collection[Buffer]) -> Body:
+    """Round for good what several read, and what ops that jump read. `seen` are the buffers that
+    the caller sees."""
+    halves = {b for step in body for b in written(step) if b.dtype.is_half}
+    if not halves:
+        return body
+    settled = _read_twice(body, seen) | _read_by_jumps(body)
+    result: list[Loop | Extern] = []
+    for step in reversed(body):  # a copy of a settled value is made of settled values
+        if isinstance(step, Loop) and any(s.buffer in settled for s in step.stores):
+            stores = tuple(replace(s, value=rounded(s.value)) for s in step.stores)
+            copied = (node for s in step.stores for node in _choices(s.value))
+            settled.update(node.buffer for node in copied if node.op == "load")
+            step = step if stores == step.stores else replace(step, stores=stores)
+        result.append(step)
+    return tuple(reversed(result))
+
+
+def rounded(value: Expr) -> Expr:
+    """narrow(v) -> cast(v), also where a value is chosen between several: rules drop the first
+    inside a kernel, never the second."""
+    done: dict[Expr, Expr] = {}
+    for node in _choices(value):
+        if node.op == "where":
+            done[node] = apply("where", node.args[0], *(done[a] for a in node.args[1:]))
+        elif node.op == "narrow" or _widens(node):
+            done[node] = cast(done.get(node.args[0], node.args[0]), node.dtype)
+        else:
+            done[node] = node
+    return done[value]
+
+
+def _widens(node: Expr) -> bool:
+    return node.op == "cast" and node.dtype.is_float and node.args[0].dtype.is_half
+
+
+def _choices(value: Expr) -> list[Expr]:
+    """What a value may be a copy of, then each choice between them, and last itself; widened
+    values are copies as well."""
+    found: dict[Expr, None] = {}
+    stack = [value]
+    while stack:
+        node = stack[-1]
+        inside = node.args[1:] if node.op == "where" else node.args if _widens(node) else ()
+        missing = [a for a in inside if a not in found]
+        if missing and node not in found:
+            stack.extend(missing)
+        else:
+            found[stack.pop()] = None
+    return list(found)
+
+
+def _read_twice(body: Body, seen: Collection[Buffer]) -> set[Buffer]:
+    readers = Counter(b for step in body for b in read(step) if b.dtype.is_half)
+    return {b for b, count in readers.items() if count + (b in seen) > 1}
+
+
+def _read_by_jumps(body: Body) -> set[Buffer]:
+    found: set[Buffer] = set()
+    for step in body:
+        if isinstance(step, Loop) and any(b.dtype.is_float for b in read(step)):
+            jumps = [node for node in walk(*exprs_of(step)) if _jumps(node)]
+            found.update(n.buffer for n in loads(*(a for node in jumps for a in node.args)))
+    return found
+
+
+def _jumps(node: Expr) -> bool:
+    if node.op in ("reduce", "scan"):
+        return (node.attr[0] if node.op == "reduce" else node.attr) in PLACES
+    if node.op == "cast":
+        return node.args[0].dtype.is_float and not node.dtype.is_float
+    return node.op in JUMPS and node.args[0].dtype.is_float
