@@ -299,6 +299,11 @@ class Config:
     debug_index_asserts: bool = flag(
         False, "schedule", "Kernels hold every access against the bounds of its buffer."
     )
+    debug_poison_memory: bool = flag(
+        False,
+        "plan",
+        "Fill memory with NaN before each call, and look for writes outside of buffers after it.",
+    )
     fallback_random: bool = flag(
         False, "lower", "Random ops run through ATen: eager's numbers, bit for bit."
     )

@@ -176,3 +176,8 @@ def span(buffer: Buffer) -> Expr:
     steps = zip(buffer.shape, buffer.strides, strict=True)
     reach = (apply("mul", difference(n, ONE), step) for n, step in steps)
     return total((ONE, *reach))
+
+
+def extent_bytes(buffer: Buffer) -> Expr:
+    """Bytes from the first to the last element."""
+    return product((span(buffer), integer(buffer.dtype.bytes)))

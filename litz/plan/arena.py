@@ -26,10 +26,12 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.ir.sizes import content
-from litz.plan.order import byte_size, extent_bytes, intermediates, never_written, sized_late
+from litz.ir.sizes import content, extent_bytes
+from litz.plan.order import byte_size, intermediates, never_written, sized_late
 
 ALIGNMENT = 64
+# Bytes behind each intermediate that nobody may write (`debug_poison_memory`).
+GUARD = 64
 # Calls whose result is large and certainly shares memory with nothing.
 FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.",
          "mkldnn._convolution_transpose_pointwise.")  # fmt: skip
@@ -106,6 +108,7 @@ def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = f
                 brought.add(b)
             else:
                 size, unit = content(to_poly(extent_bytes(b)))
+                size += GUARD if config.debug_poison_memory else 0
                 slots[b.name] = replace(arenas.setdefault(unit, Arena()).take(size), unit=unit)
         if config.allow_buffer_reuse:
             for b in dying:

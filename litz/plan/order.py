@@ -10,10 +10,9 @@ import heapq
 from collections import defaultdict
 from dataclasses import replace
 
-from litz.ir.expr import Expr, integer
-from litz.ir.index import product
+from litz.ir.expr import Expr
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, ViewArg, read, written
-from litz.ir.sizes import of_buffer, span, used_in
+from litz.ir.sizes import extent_bytes, of_buffer, used_in
 
 Step = Kernel | Extern
 # Past this the walk costs more than the peak is worth.
@@ -28,11 +27,6 @@ def order_steps(graph: KernelGraph) -> KernelGraph:
     if peak_bytes(greedy, graph) < peak_bytes(graph.body, graph):
         return replace(graph, body=greedy)
     return graph
-
-
-def extent_bytes(buffer: Buffer) -> Expr:
-    """Bytes from the first to the last element."""
-    return product((span(buffer), integer(buffer.dtype.bytes)))
 
 
 def byte_size(buffer: Buffer) -> int:

@@ -33,6 +33,7 @@ from litz.runtime.counters import Counters
 from litz.runtime.entry import Entry, Segments
 from litz.runtime.launches import Launches
 from litz.runtime.numbers import local_name, number_text, tuple_text
+from litz.runtime.poison import with_poison
 from litz.runtime.steps import torch_dtype
 
 ALIGNMENT = 16  # bytes; what Triton was told of every pointer
@@ -54,6 +55,9 @@ class DeviceEntry(Entry):
         self.workspaces = [b for b in source.workspaces if b.name not in unused]
         self.counters = source.counters
         self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
+        if self.poisons:
+            make = with_poison(device.empty)
+            self.names.update(empty=make, empty_large=make)
         self.names.update(aligned=aligned, reinterpret=_reinterpret_tensor, stream=device.stream)
         self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type
         self.windows: dict[ViewArg, str] = {}

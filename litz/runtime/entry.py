@@ -57,6 +57,7 @@ from litz.runtime.numbers import (
     symbols_of,
     tuple_text,
 )
+from litz.runtime.poison import guarded, look_behind, look_between, poisoned, taken, taken_text
 from litz.runtime.steps import (
     arena_view,
     freed_after,
@@ -108,6 +109,10 @@ class Entry(Wording):
             self.names |= {"float_bits": float_bits, "check_failed": check_failed}
         self.lines: list[str] = []
         self.pending: dict[str, Buffer] = {}  # outputs that have no memory yet
+        self.poisons = config.debug_poison_memory
+        self.guarded: set[str] = set()  # outputs with a guard behind them
+        if self.poisons:
+            self.names |= {"empty": guarded, "empty_large": guarded, "poisoned": poisoned}
         self.cuts = cuts(plan) if self.thrifty else frozenset()
         # Whether a buffer holds infinities that are meant, as text.
         self.infinite = known_infinities(self.graph, constants) if config.nan_asserts else {}
@@ -129,11 +134,13 @@ class Entry(Wording):
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
-        self.lines += ["if space.error.value:", "    fail(space)", f"return [{results}]"]
+        self.lines += ["if space.error.value:", "    fail(space)", *self._looks_around()]
+        self.lines.append(f"return [{results}]")
         taken = [
             "try:", "    space = take()", "except IndexError:", "    space = new_space()",
             *(["space.borrow()"] if self.plan.slots else []),
             *(["if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
+            *(["poisoned(space.arena)"] if self.poisons else []),
             "table, views, address = space.table, space.views, space.address", "try:",
         ]  # fmt: skip
         lent = ["    give_arena(space.arena)"] if self.plan.slots else []
@@ -141,6 +148,16 @@ class Entry(Wording):
         head = [*self._unpacked(), *taken, *body]
         resize = resize_text(self) if self.symbols else ""
         return "\n".join(["def call(args):", *(f"    {line}" for line in head), "", resize])
+
+    def _looks_around(self) -> list[str]:
+        """Lines that look whether anything was written outside of buffers."""
+        if not self.poisons:
+            return []
+        self.names |= {"look_between": look_between, "look_behind": look_behind}
+        inside = "space.taken" if self.symbols else self._name("taken", taken(self.plan))
+        fresh = [(b, n) for b, n in self.local.items() if n in self.guarded]
+        behind = [f"look_behind({buffer!r}, {name})" for buffer, name in fresh]
+        return [f"look_between(space.arena, {inside})", *behind]
 
     # -- inputs and outputs ------------------------------------------------------------------
 
@@ -218,6 +235,8 @@ class Entry(Wording):
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         self.local[buffer.name] = name = f"{prefix}{len(self.local)}"
         self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
+        if prefix == "y":  # others may be gone at the end
+            self.guarded.add(name)
         self._point(buffer.name)
 
     # -- steps -------------------------------------------------------------------------------
@@ -374,6 +393,8 @@ def resize_text(entry: Entry) -> str:
             start, unit_name = places[slot.unit]
             place = f"arena + {start} + {unit_name} * {slot.offset}"
             lines.append(f"table[{source.layout[name]}] = {place}")
+    if entry.poisons:
+        lines.append(f"space.taken = {taken_text(plan, places)}")
     views = []
     for view in entry.views:
         slot = plan.slots[view.buffer.name]

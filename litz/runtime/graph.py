@@ -39,8 +39,7 @@ class CompiledGraph:
         else:
             segments = segments_of(source, binary)
         self.free: list[Workspace] = []
-        check = config.cpp.weight_prepack_check
-        given = (plan, source, binary, self.free, check)
+        given = (plan, source, binary, self.free, config)
         self.held = None if source.preparation is None else Held(*given)
         if self.held is not None and self.held.is_final:
             self._prepare(constants)

@@ -20,9 +20,11 @@ from typing import Any, Literal
 
 import torch
 
+from litz.config import Config
 from litz.ir.program import Extern, Plan, ViewArg
 from litz.ir.source import Binary, Source
 from litz.runtime.memory import Workspace, watched, window
+from litz.runtime.poison import poisoned
 from litz.runtime.steps import NATIVE, is_whole, numbers, op_of, torch_dtype
 from litz.runtime.writes import TRACKER, Watch
 
@@ -44,7 +46,7 @@ Check = Literal["contents", "versions"]  # what tells whether a parameter has ch
 class HeldSet:
     """The tensors by name, made of one list of parameters, and when."""
 
-    def __init__(self, plan: Plan, packing: list[Extern]) -> None:
+    def __init__(self, plan: Plan, packing: list[Extern], poison: bool = False) -> None:
         packed = {b.name for step in packing for b in step.writes}
         self.tensors = {
             b.name: torch.empty_strided(
@@ -53,6 +55,8 @@ class HeldSet:
             for b in plan.graph.held
             if b.name not in packed
         }
+        for tensor in self.tensors.values() if poison else ():
+            poisoned(tensor)
         self.known: dict[str, torch.Tensor] = dict(self.tensors)  # and what ATen packed
         self.seen = _nothing_seen(plan)
         self.place = ctypes.addressof(self.seen)
@@ -88,7 +92,7 @@ class Held:
 
     def __init__(
         self, plan: Plan, source: Source, binary: Binary, spaces: list[Workspace],
-        check: Check = "contents",
+        config: Config,
     ) -> None:  # fmt: skip
         assert source.preparation is not None
         self._plan, self._layout, self._spaces = plan, source.layout, spaces
@@ -101,7 +105,8 @@ class Held:
         self._prepare = NATIVE(binary.address[source.preparation.name])
         self._changed = CHANGED(binary.address["litz_changed"])
         self._fingerprint = FINGERPRINT(binary.address["litz_fingerprint"])
-        self._check = check
+        self._check: Check = config.cpp.weight_prepack_check
+        self._poison = config.debug_poison_memory
         self._lock = threading.Lock()
 
     @property
@@ -117,7 +122,7 @@ class Held:
 
     def make_final(self, space: Workspace, constants: dict[str, torch.Tensor]) -> HeldSet:
         """Make the only set; the workspace's table knows where the constants lie."""
-        self.sets[()] = one = HeldSet(self._plan, self._packing)
+        self.sets[()] = one = HeldSet(self._plan, self._packing, self._poison)
         self._bind(space, one)
         self._make(one, space.address, constants)
         return one
@@ -156,7 +161,7 @@ class Held:
         if one is None:
             for oldest in list(self.sets)[: len(self.sets) + 1 - MOST_SETS]:
                 self._drop(oldest)
-            one = HeldSet(self._plan, self._packing)
+            one = HeldSet(self._plan, self._packing, self._poison)
             one.seen[: len(key)] = key
             one.owners = watched(parameters, self, lambda held: held._drop(key))
         self.sets[key] = one

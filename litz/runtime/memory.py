@@ -77,6 +77,7 @@ class Workspace:
         self.arena = NONE
         self.table[ERROR_FLAG] = ctypes.addressof(self.error)
         self.sizes: tuple[int, ...] | None = None  # the symbols of the last call, in order
+        self.taken: list[tuple[int, int]] = []  # where intermediates lie then, if that is looked at
         self.huge, self.grew = huge, False
         self.held: Any = None  # the set of what is held of parameters that the table points to
         self.views: list[torch.Tensor] = []

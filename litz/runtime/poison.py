@@ -1,0 +1,91 @@
+"""Poison: what nobody has written yet is NaN, and what nobody may write is looked at.
+
+In: a plan, fresh memory. Out: with `debug_poison_memory`, every byte of an arena and of a fresh
+tensor is 255 before a call (a NaN of every float type, -1 of every integer), so that a kernel which
+reads what was never written gives NaN each time, not once in a while. Behind each intermediate and
+each output lie `GUARD` bytes; a call that finds them changed at its end raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from litz.errors import InternalError
+from litz.ir.expr import Expr
+from litz.ir.program import Plan
+from litz.ir.sizes import extent_bytes
+from litz.runtime.numbers import number_text
+
+BYTE = 255
+GUARD = 64  # bytes behind a tensor; `plan` leaves as many behind each intermediate
+
+Zone = tuple[int, int]
+
+
+def poisoned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor, all of its memory filled."""
+    tensor.untyped_storage().fill_(BYTE)
+    return tensor
+
+
+def with_poison(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A function that makes fresh tensors, filled."""
+    return lambda *args: poisoned(make(*args))
+
+
+def guarded(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A fresh tensor on the CPU, filled, with a guard behind it."""
+    span = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    size = 0 if 0 in shape else span * dtype.itemsize
+    memory = torch.full((size + GUARD,), BYTE, dtype=torch.uint8, device="cpu")
+    made = torch.empty(0, dtype=dtype, device="cpu")
+    return made.set_(memory.untyped_storage(), 0, shape, strides)  # type: ignore[call-overload]
+
+
+def look_behind(name: str, tensor: Any) -> None:
+    """Raise if the guard of a tensor that `guarded` made was written to."""
+    storage = tensor.untyped_storage()
+    memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    if not bool((memory[-GUARD:] == BYTE).all()):
+        raise _overrun(f"behind {name}")
+
+
+def taken(plan: Plan) -> list[Zone]:
+    """The ranges of an arena that intermediates lie in, if no size is symbolic."""
+    buffers = {b.name: b for step in plan.graph.body for b in step.writes}
+    return [
+        (slot.offset, slot.offset + extent_bytes(buffers[name]).number)
+        for name, slot in plan.slots.items()
+        if name in buffers
+    ]
+
+
+def taken_text(plan: Plan, places: Mapping[Expr, tuple[str, str]]) -> str:
+    """The same as Python, if sizes are: `places` names the start and the unit of each region."""
+    buffers = {b.name: b for step in plan.graph.body for b in step.writes}
+    pairs = []
+    for name, slot in plan.slots.items():
+        if name in buffers:
+            start, unit = places[slot.unit]
+            place = f"{start} + {unit} * {slot.offset}"
+            pairs.append(f"({place}, {place} + {number_text(extent_bytes(buffers[name]))})")
+    return f"[{', '.join(pairs)}]"
+
+
+def look_between(arena: torch.Tensor, inside: Iterable[Zone]) -> None:
+    """Raise if a byte of an arena was written in which no intermediate lies at any time."""
+    end = arena.numel()
+    last = 0
+    for low, high in (*sorted(inside), (end, end)):
+        between = arena[last:low] if low > last else arena[:0]
+        if not bool((between == BYTE).all()):
+            at = last + int((between != BYTE).nonzero()[0])
+            raise _overrun(f"at {at} of the arena, where no intermediate lies")
+        last = max(last, high)
+
+
+def _overrun(where: str) -> InternalError:
+    return InternalError(f"a kernel wrote outside of a buffer: {where} (debug_poison_memory)")
