@@ -22,7 +22,7 @@ SCANS: dict[str, Function] = {
     **along("cummax"),
     **along("cummin"),
     **along("logcumsumexp"),
-    **{f"cumprod {d}": lambda x, d=d: torch.cumprod(x * 0.3 + 1, d) for d in DIMENSIONS},
+    **{f"cumprod {d}": lambda x, d=d: torch.cumprod(x.clamp(-1.25, 1.25), d) for d in DIMENSIONS},
 }
 
 
