@@ -58,6 +58,7 @@ OPTIONAL = {"triton", "transformers", "torch._inductor"}  # may be absent; the l
 BANNED_IMPORTS = {"torch._inductor", "pickle", "cloudpickle", "dill", "shelve"}
 BANNED_NAMES = re.compile(r"(utils?|common|helpers?|misc|base_\w+)\.py")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+SEEDS = re.compile(r"\b(manual_seed|default_rng|random\.Random|random\.seed)\(")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)
@@ -245,6 +246,14 @@ def unread_flags() -> Iterator[Breach]:
         yield Breach("unread flag", name, 1, "no stage reads it")
 
 
+def own_seeds() -> Iterator[Breach]:
+    """Numbers of tests follow from `LITZ_TEST_SEED`, those of programs in their strings too."""
+    for source in sources("tests"):
+        for number, line in enumerate(source.text.splitlines(), 1):
+            if SEEDS.search(line) and source.name != "tests/draws.py":
+                yield Breach("own seed", source.name, number, "draw by tests/draws.py")
+
+
 RULES: list[Callable[[], Iterator[Breach]]] = [
     too_long,
     too_wide,
@@ -256,6 +265,7 @@ RULES: list[Callable[[], Iterator[Breach]]] = [
     missing_docstrings,
     unfinished,
     unread_flags,
+    own_seeds,
 ]
 
 
@@ -303,6 +313,8 @@ def test_every_rule_finds_what_breaks_it(tmp_path: Path, monkeypatch: pytest.Mon
     folder = tmp_path / "litz" / "fuse"
     folder.mkdir(parents=True)
     (folder / "utils.py").write_text(SINS + "1 + " * 30 + "1\n" + "\n" * 500)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("torch.manual_seed" + "(0)\n")
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     sources.cache_clear()
     try:
