@@ -21,7 +21,8 @@ import torch
 
 from litz.ir.program import Extern, Plan, ViewArg
 from litz.ir.source import SAMPLES, Binary, Source
-from litz.runtime.memory import Workspace, watched, window
+from litz.runtime.memory import Workspace, empty, watched, window
+from litz.runtime.modes import without_modes
 from litz.runtime.steps import NATIVE, is_whole, numbers, op_of, torch_dtype
 
 CHANGED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -36,13 +37,12 @@ class HeldSet:
 
     def __init__(self, plan: Plan, packing: list[Extern]) -> None:
         packed = {b.name for step in packing for b in step.writes}
-        self.tensors = {
-            b.name: torch.empty_strided(
-                numbers(b.shape), numbers(b.strides), dtype=torch_dtype(b.dtype)
-            )
-            for b in plan.graph.held
-            if b.name not in packed
-        }
+        with without_modes():
+            self.tensors: dict[str, torch.Tensor] = {
+                b.name: empty(numbers(b.shape), numbers(b.strides), torch_dtype(b.dtype))
+                for b in plan.graph.held
+                if b.name not in packed
+            }
         self.known: dict[str, torch.Tensor] = dict(self.tensors)  # and what ATen packed
         self.seen = _nothing_seen(plan)
         self.place = ctypes.addressof(self.seen)
@@ -148,7 +148,7 @@ class Held:
                 return base if is_whole(operand) else window(base, operand)
             return operand
 
-        with torch.no_grad():
+        with without_modes():
             for step in self._packing:
                 (made,) = step.writes
                 one.known[made.name] = op_of(step)(*map(value, step.args))
