@@ -49,7 +49,8 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
 
 
 def reset() -> None:
-    """Forget everything compiled in this process."""
+    """Forget everything compiled in this process. Not to be called while another thread compiles:
+    torch frees what that thread is about to write to."""
     torch._dynamo.reset()
     forget_warnings()
     IDLE.clear()

@@ -315,7 +315,8 @@ def _as_user_sees_it(error: Exception) -> Exception:
     return InternalError(f"{type(error).__name__}: {error}")
 
 
-# What has been said, the oldest first, and how much of that is remembered.
+# What has been said, the oldest first, and how much of that is remembered. Two threads at once may
+# both say something; no more happens.
 _SAID: dict[str, None] = {}
 MOST_SAID = 1000
 

@@ -76,10 +76,7 @@ def _forget(backend: Callable[..., Any]) -> None:
         for seen in list(convert_frame.input_codes.seen):
             code = seen()
             entries = [] if code is None else eval_frame._debug_get_cache_entry_list(code)
-            made = [entry for entry in entries if entry.backend is backend]
-            if made and len(made) == len(entries):
-                eval_frame.reset_code(code)
-                continue
-            for entry in made:
+            # Not `reset_code`: another thread may be about to enter what it compiled for that code.
+            for entry in [entry for entry in entries if entry.backend is backend]:
                 gone = DeletedGuardManagerWrapper("it was compiled for one call")
                 entry.guard_manager.extra_state.invalidate(entry, gone)

@@ -70,6 +70,8 @@ class Settings:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         defaults = {name: flag.default for name, flag in FLAGS.items()}
+        # Replaced key by key, and copied whole: a snapshot in another thread has all or nothing of
+        # an assignment.
         self._process = defaults | from_environment(environment)
         self._patched: ContextVar[Mapping[str, Any]] = ContextVar("patched", default=_NOTHING)
 

@@ -29,7 +29,8 @@ MADV_HUGEPAGE = 14
 LARGE = 4 << 20
 
 Owner = TypeVar("Owner")
-# Arenas that no call is using; the one that was used last is taken first.
+# Arenas that no call is using; the one that was used last is taken first. `pop` and `append` are
+# single steps to other threads.
 IDLE: list[torch.Tensor] = []
 NONE = empty((0,), (1,), torch.uint8)
 
