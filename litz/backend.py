@@ -324,7 +324,7 @@ MOST_SAID = 1000
 def _say_once(kind: str, reason: str) -> None:
     if reason not in _SAID:
         _SAID[reason] = None
-        for oldest in list(_SAID)[: len(_SAID) - MOST_SAID]:
+        for oldest in list(_SAID)[: max(len(_SAID) - MOST_SAID, 0)]:
             _SAID.pop(oldest, None)
         warnings.warn(
             f"Litz runs the {kind} graph as eager: {reason} "

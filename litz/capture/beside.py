@@ -72,11 +72,18 @@ def _copied(function: Any) -> FunctionType:
 def _forget(backend: Callable[..., Any]) -> None:
     """Drop what was compiled by a backend, and Dynamo's reference to it."""
     with convert_frame.compile_lock:
-        eval_frame.cached_backends.pop(id(backend), None)
+        for name, known in list(eval_frame.cached_backends.items()):
+            if _is(known, backend):
+                del eval_frame.cached_backends[name]
         for seen in list(convert_frame.input_codes.seen):
             code = seen()
             entries = [] if code is None else eval_frame._debug_get_cache_entry_list(code)
             # Not `reset_code`: another thread may be about to enter what it compiled for that code.
-            for entry in [entry for entry in entries if entry.backend is backend]:
+            for entry in [entry for entry in entries if _is(entry.backend, backend)]:
                 gone = DeletedGuardManagerWrapper("it was compiled for one call")
                 entry.guard_manager.extra_state.invalidate(entry, gone)
+
+
+def _is(known: Any, backend: Callable[..., Any]) -> bool:
+    """Whether a backend that Dynamo knows is ours, which `torch.compile` wraps."""
+    return getattr(known, "compiler_fn", known) is backend

@@ -114,7 +114,7 @@ class Held:
         key = tuple(t.data_ptr() for t in parameters)
         one = self.sets.pop(key, None)
         if one is None:
-            for oldest in list(self.sets)[: len(self.sets) + 1 - MOST_SETS]:
+            for oldest in list(self.sets)[: max(len(self.sets) + 1 - MOST_SETS, 0)]:
                 self._drop(oldest)
             one = HeldSet(self._plan, self._packing)
             one.seen[::STEP] = key
