@@ -12,10 +12,13 @@ from typing import Any
 import torch
 
 from litz import config as settings
+from litz import registration as registration  # so that torch knows the backend by its name
 from litz.backend import forget_warnings, litz
+from litz.capture import called_beside
 from litz.config import list_mode_options, list_options
 from litz.errors import ModeWithOptions
 from litz.report import Explanation
+from litz.runtime.memory import IDLE
 
 
 def compile(
@@ -38,17 +41,19 @@ def compile(
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Compile a fresh copy of `function`, call it once, and say what was done and why."""
+    """Compile a fresh copy of `function`, call it once, and say what was done and why. What the
+    process has compiled stays."""
     explanation = Explanation()
-    torch._dynamo.reset()
-    torch.compile(function, backend=partial(litz, explanation=explanation))(*args, **kwargs)
+    called_beside(function, partial(litz, explanation=explanation), args, kwargs)
     return explanation
 
 
 def reset() -> None:
-    """Forget everything compiled in this process."""
+    """Forget everything compiled in this process. Not to be called while another thread compiles:
+    torch frees what that thread is about to write to."""
     torch._dynamo.reset()
     forget_warnings()
+    IDLE.clear()
 
 
 __all__ = ["compile", "explain", "list_mode_options", "list_options", "reset"]

@@ -6,7 +6,6 @@ as eager and says so once; `on_error="raise"` makes it an error that names the o
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,11 +14,11 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz import config as settings
 from litz import requirements as requirements  # checked before what needs it is imported
 from litz.capture import (
+    COMPILE_LOCK,
     devices_of,
     is_symbolic,
     parameters_of,
@@ -42,9 +41,10 @@ from litz.errors import (
 from litz.ir.graph import NamedTensor
 from litz.lower import GUARDS
 from litz.passes import partition
-from litz.report import BySizes, Explanation, Fallback
+from litz.report import BySizes, Explanation, Fallback, unread
 from litz.runtime import CompiledGraph, for_size
 from litz.runtime.memory import watched
+from litz.runtime.modes import apart, function_modes, without_modes
 from litz.trace import Trace
 
 
@@ -60,7 +60,7 @@ def litz(
     if mode is not None and options:
         raise ModeWithOptions()
     config = settings.snapshot(options, mode=mode)
-    notes = Explanation() if explanation is None else explanation
+    notes = unread() if explanation is None else explanation
     names = [str(n.target) for n in module.graph.nodes if n.op == "placeholder"]
     without_memory = [k for k, t in enumerate(inputs) if _is_zero_tensor(t)]
     if without_memory:
@@ -108,9 +108,7 @@ def _compiled_or_eager(
     parameters: Parameters = None, others: Callable[[list[Any]], Any] | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     try:
-        # torch traces under a mode in which tensors hold no data; passes compute with constants.
-        with unset_fake_temporarily():
-            compiled, report = compile_graph(module, kind, config, parameters)
+        compiled, report = compile_graph(module, kind, config, parameters)
     except Exception as error:
         _refuse(error, kind, config, notes)
         return _eager(module)
@@ -129,7 +127,7 @@ def _for_all_sizes(
         recorded = config.triton.cudagraphs or config.triton.require_cudagraphs
         if recorded and any(device.type != "cpu" for device in devices_of(module)):
             raise SizeUnknown("of any tensor", "each size is a CUDA graph of its own")
-        with unset_fake_temporarily(), without_guards(module):
+        with COMPILE_LOCK, without_guards(module):
             compiled, report = compile_graph(module, kind, config)
     except Exception as error:
         expected = isinstance(error, SizeUnknown) or isinstance(error.__cause__, GUARDS)
@@ -145,7 +143,7 @@ def _eager_of(module: torch.fx.GraphModule) -> Callable[..., Any]:
     """Dynamo's own graph op by op, with autograd as eager has it."""
 
     def run(*args: Any) -> Any:
-        return module.forward(*args)
+        return _as_eager(module, args)
 
     return run
 
@@ -156,10 +154,17 @@ def _eager(module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     def run(args: list[Any]) -> Any:
         given = list(args)
         args.clear()
-        return module.forward(*given)
+        return _as_eager(module, given)
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def _as_eager(module: torch.fx.GraphModule, args: Sequence[Any]) -> Any:
+    """Modes of functions are in the graph, as far as they concern it."""
+    if function_modes():
+        return apart(lambda given: module.forward(*given), list(args))
+    return module.forward(*args)
 
 
 def _refuse(error: Exception, kind: str, config: Config, notes: Explanation) -> None:
@@ -172,40 +177,84 @@ def _refuse(error: Exception, kind: str, config: Config, notes: Explanation) -> 
     notes.fallbacks.append(Fallback(kind, str(error)))
 
 
+class Allowance:
+    """How many variants of one graph are compiled: `most`, and after those one for every so many
+    calls. So a program whose sizes or parameters never come again does not compile for ever, and
+    one that runs for weeks is not left with the variants of its first minute."""
+
+    CALLS = 100
+
+    def __init__(self, most: int) -> None:
+        self.most, self.calls, self.made = most, 0, 0
+
+    @property
+    def is_left(self) -> bool:
+        return self.made < self.most + self.calls // self.CALLS
+
+
+class Variant:
+    """A compiled variant, and at which call it was used last."""
+
+    def __init__(self, run: Callable[..., Any], used: int) -> None:
+        self.run, self.used = run, used
+
+
 class BySize:
     """A graph with symbolic sizes: compiled once for each combination of sizes it is called with.
 
-    Dynamo traces and guards such a graph once, so a new size costs our stages alone.
+    Dynamo traces and guards such a graph once, so a new size costs our stages alone. Where there
+    are too many of them, what was not used for the longest makes room for what came twice.
     """
 
-    MOST = 64  # combinations; what comes after them runs as eager
+    MOST = 64  # combinations at once; what comes beside them runs as eager
 
     def __init__(
         self, module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation
     ) -> None:
         self._boxed_call = True
         self.module, self.kind, self.config, self.notes = module, kind, config, notes
-        self.compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self.compiled: dict[tuple[Any, ...], Variant] = {}
+        self.came: dict[tuple[Any, ...], None] = {}  # what ran as eager lately, the oldest first
+        self.allowance = Allowance(self.MOST)
 
     def __call__(self, args: list[Any]) -> Any:
         sizes = sizes_of(args)
-        run = self.compiled.get(sizes)
-        if run is None:
-            run = self.compiled[sizes] = self._compile(args)
+        self.allowance.calls += 1
+        found = self.compiled.get(sizes) or self._another(sizes, args)
+        found.used = self.allowance.calls
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         args.clear()
-        return run(tensors)
+        return found.run(tensors)
+
+    def _another(self, sizes: tuple[Any, ...], args: list[Any]) -> Variant:
+        with COMPILE_LOCK:
+            if sizes in self.compiled:  # by another thread, just now
+                return self.compiled[sizes]
+            if len(self.compiled) >= self.MOST and not self._made_room(sizes):
+                return Variant(self._eager(sizes), 0)
+            self.allowance.made += 1
+            self.compiled[sizes] = made = Variant(self._compile(args), self.allowance.calls)
+            return made
+
+    def _made_room(self, sizes: tuple[Any, ...]) -> bool:
+        reason = f"it was called with more than {self.MOST} combinations of sizes."
+        _say_once(self.kind, reason)
+        if sizes not in self.came or not self.allowance.is_left:
+            self.came[sizes] = None
+            if len(self.came) > self.MOST:
+                del self.came[next(iter(self.came))]
+            return False
+        del self.came[sizes]
+        del self.compiled[min(self.compiled, key=lambda s: self.compiled[s].used)]
+        return True
 
     def _compile(self, args: list[Any]) -> Callable[..., Any]:
-        eager = self._eager(sizes_of(args))
-        if len(self.compiled) >= self.MOST:
-            _say_once(self.kind, f"it was called with more than {self.MOST} combinations of sizes.")
-            return eager
         try:
-            fixed = specialize(self.module, args)
+            with without_modes():
+                fixed = specialize(self.module, args)
         except Exception as error:
             _refuse(error, self.kind, self.config, self.notes)
-            return eager
+            return self._eager(sizes_of(args))
         config = for_size(self.config, len(self.compiled))
         if config is not self.config:
             most = self.config.triton.cudagraph_sizes
@@ -222,7 +271,7 @@ class BySize:
                 next(rest) if isinstance(p.meta.get("val"), torch.Tensor) else next(numbers)
                 for p in places
             ]
-            return self.module.forward(*full)
+            return _as_eager(self.module, full)
 
         return run
 
@@ -231,7 +280,7 @@ class ByParameters:
     """A frozen graph for other parameters than it was compiled with: a second module of the class,
     a weight that was replaced. Compiled once for each list of them, as long as they live."""
 
-    MOST = 64  # lists; what comes after them runs without being frozen
+    MOST = 64  # lists at once; what comes beside them runs without being frozen
 
     def __init__(
         self, module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation,
@@ -241,27 +290,31 @@ class ByParameters:
         self.labels = {k: label for k, (label, _) in parameters.items()}
         self.compiled: dict[tuple[int, ...], tuple[Callable[..., Any], list[Any]]] = {}
         self.unfrozen: Callable[..., Any] | None = None
-        self.count = 0
-        self.lock = threading.Lock()
+        self.allowance = Allowance(self.MOST)
 
     def __call__(self, args: list[Any]) -> Any:
         key = tuple(args[k].data_ptr() for k in self.labels)
-        with self.lock:
-            run, _ = self.compiled.get(key) or self._compile(key, args)
+        self.allowance.calls += 1
+        run, _ = self.compiled.get(key) or self._compile(key, args)
         return run(args)
 
     def _compile(
         self, key: tuple[int, ...], args: list[Any]
     ) -> tuple[Callable[..., Any], list[Any]]:
-        if self.count >= self.MOST:
-            self.unfrozen = self.unfrozen or self.compile()
-            return self.unfrozen, []
-        self.count += 1
-        given = {k: (label, args[k]) for k, label in self.labels.items()}
-        tensors = [tensor for _, tensor in given.values()]
-        run = self.compile(given, self)
-        self.compiled[key] = run, watched(tensors, self, lambda this: this._drop(key))
-        return self.compiled[key]
+        with COMPILE_LOCK:
+            found = self.compiled.get(key)
+            if found is not None:  # by another thread, just now
+                return found
+            if len(self.compiled) >= self.MOST or not self.allowance.is_left:
+                self.unfrozen = self.unfrozen or self.compile()
+                return self.unfrozen, []
+            self.allowance.made += 1
+            given = {k: (label, args[k]) for k, label in self.labels.items()}
+            tensors = [tensor for _, tensor in given.values()]
+            run = self.compile(given, self)
+            made = run, watched(tensors, self, lambda this: this._drop(key))
+            self.compiled[key] = made
+            return made
 
     def _drop(self, key: tuple[int, ...]) -> None:
         self.compiled.pop(key, None)
@@ -276,12 +329,17 @@ def _as_user_sees_it(error: Exception) -> Exception:
     return InternalError(f"{type(error).__name__}: {error}")
 
 
-_SAID: set[str] = set()
+# What has been said, the oldest first, and how much of that is remembered. Two threads at once may
+# both say something; no more happens.
+_SAID: dict[str, None] = {}
+MOST_SAID = 1000
 
 
 def _say_once(kind: str, reason: str) -> None:
     if reason not in _SAID:
-        _SAID.add(reason)
+        _SAID[reason] = None
+        for oldest in list(_SAID)[: max(len(_SAID) - MOST_SAID, 0)]:
+            _SAID.pop(oldest, None)
         warnings.warn(
             f"Litz runs the {kind} graph as eager: {reason} "
             'Set options={"on_error": "raise"} to make this an error.',

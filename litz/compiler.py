@@ -1,7 +1,7 @@
 """The compiler: every stage in order, each a function from one type to one type.
 
 In: the FX module that AOTAutograd made, and a config. Out: `CompiledGraph`, or `DeviceGraph` if its
-tensors lie on a GPU.
+tensors lie on a GPU. One thread compiles at a time, and no mode of the program's is around then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch.fx
 
 from litz.autotune import tune
 from litz.build import build, get_ready
-from litz.capture import capture, devices_of
+from litz.capture import COMPILE_LOCK, capture, devices_of
 from litz.codegen import emit
 from litz.config import Config
 from litz.fuse import fuse
@@ -22,6 +22,7 @@ from litz.passes import optimize
 from litz.plan import plan
 from litz.report import Report
 from litz.runtime import CompiledGraph, DeviceGraph, link
+from litz.runtime.modes import without_modes
 from litz.schedule import schedule
 from litz.target import target_for
 from litz.trace import Trace
@@ -35,7 +36,8 @@ def compile_graph(
 ) -> tuple[CompiledGraph | DeviceGraph, Report]:
     """Compile one graph, with a trace of its own. `parameters` may become constants."""
     trace = Trace(config.debug, verify=config.verify)
-    with trace.watched(f"{kind} graph", progress=not config.disable_progress):
+    progress = trace.watched(f"{kind} graph", progress=not config.disable_progress)
+    with COMPILE_LOCK, without_modes(), progress:
         return _compiled(module, kind, config, trace, parameters)
 
 

@@ -52,12 +52,19 @@ LAW: dict[str, set[str]] = {
     "optable": set(),  # data, read without torch
 }
 SEE_ALL = {"__init__", "__main__", "compiler", "backend", "autotune", "cli", "explain", "report"}
-SEE_ALL |= {"api", "bench", "demo", "fuzz"}
+SEE_ALL |= {"api", "bench", "demo", "fuzz", "registration"}
 
 OPTIONAL = {"triton", "transformers", "torch._inductor"}  # may be absent; the last only in tests
 BANNED_IMPORTS = {"torch._inductor", "pickle", "cloudpickle", "dill", "shelve"}
 BANNED_NAMES = re.compile(r"(utils?|common|helpers?|misc|base_\w+)\.py")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+SEEDS = re.compile(r"\b(manual_seed|default_rng|random\.Random|random\.seed)\(")
+
+# What makes a tensor of numbers alone; and what is run by itself, in a process as it comes.
+_MADE = """arange empty empty_strided eye full linspace logspace ones rand randint randn randperm
+scalar_tensor tensor zeros as_tensor asarray frombuffer tril_indices triu_indices"""
+FACTORIES = {f"torch.{name}" for name in _MADE.split()}
+TOOLS = {"bench", "demo", "fuzz"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)
@@ -245,6 +252,25 @@ def unread_flags() -> Iterator[Breach]:
         yield Breach("unread flag", name, 1, "no stage reads it")
 
 
+def unplaced_tensors() -> Iterator[Breach]:
+    """A tensor without a device lies wherever the program says: `torch.set_default_device`."""
+    for source in package():
+        for node in ast.walk(source.tree):
+            if source.room in TOOLS or not isinstance(node, ast.Call):
+                continue
+            name, named = ast.unparse(node.func), {keyword.arg for keyword in node.keywords}
+            if name in FACTORIES and not {"device", None} & named:  # None is a **
+                yield Breach("no device", source.name, node.lineno, name)
+
+
+def own_seeds() -> Iterator[Breach]:
+    """Numbers of tests follow from `LITZ_TEST_SEED`, those of programs in their strings too."""
+    for source in sources("tests"):
+        for number, line in enumerate(source.text.splitlines(), 1):
+            if SEEDS.search(line) and source.name != "tests/draws.py":
+                yield Breach("own seed", source.name, number, "draw by tests/draws.py")
+
+
 RULES: list[Callable[[], Iterator[Breach]]] = [
     too_long,
     too_wide,
@@ -256,6 +282,8 @@ RULES: list[Callable[[], Iterator[Breach]]] = [
     missing_docstrings,
     unfinished,
     unread_flags,
+    unplaced_tensors,
+    own_seeds,
 ]
 
 
@@ -284,6 +312,7 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 SINS = """
+torch.zeros(3, dtype=torch.uint8)
 import pickle
 from litz.lower import lower
 from . import near
@@ -303,6 +332,8 @@ def test_every_rule_finds_what_breaks_it(tmp_path: Path, monkeypatch: pytest.Mon
     folder = tmp_path / "litz" / "fuse"
     folder.mkdir(parents=True)
     (folder / "utils.py").write_text(SINS + "1 + " * 30 + "1\n" + "\n" * 500)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("torch.manual_seed" + "(0)\n")
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     sources.cache_clear()
     try:

@@ -25,6 +25,7 @@ from litz.errors import (
     WrongFlagType,
 )
 from litz.requirements import check_torch
+from tests import draws
 
 RAISE = {"on_error": "raise"}
 
@@ -191,7 +192,7 @@ def test_a_graph_of_changing_sizes_that_cannot_be_compiled_runs(
 
 
 def test_training_follows_eager() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     layers = [torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.LayerNorm(32)]
     model = torch.nn.Sequential(*layers, torch.nn.Linear(32, 4))
     reference = torch.nn.Sequential(*layers, model[-1])

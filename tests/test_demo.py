@@ -12,6 +12,7 @@ import torch
 
 from litz import demo
 from litz.bench.timing import FEWEST_ROUNDS, interleave
+from tests import draws
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,7 +56,7 @@ def test_without_inductor_the_table_says_why(
 
 
 def test_the_model_is_causal() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     model = demo.LanguageModel(demo.QUICK).eval()
     tokens = torch.randint(0, demo.QUICK.vocabulary, (1, demo.QUICK.tokens))
     changed = tokens.clone()

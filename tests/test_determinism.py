@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests import draws
 from tests.stages import compiled
 
 Tensors = list[torch.Tensor]
@@ -29,7 +30,7 @@ def _settings_restored() -> Iterator[None]:
 
 
 def _inputs() -> Tensors:
-    made = torch.Generator().manual_seed(0)
+    made = draws.generator(0)
     table = torch.randn(N, 8, generator=made)
     places = torch.randint(0, N, (MANY,), generator=made)
     sources = torch.randn(MANY, 8, generator=made)
@@ -77,7 +78,7 @@ def test_random_numbers_do_not_depend_on_threads() -> None:
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        torch.manual_seed(3)
+        draws.seed(3)
         found.append(torch.compile(draw, backend="litz")(torch.ones(ROWS, MANY)))
         torch._dynamo.reset()
     assert torch.equal(*found)

@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import draws
 from tests.stages import as_array, compiled, copied, stages
 
-SEED = torch.Generator().manual_seed(0)
+SEED = draws.generator(0)
 X = torch.randn(6, 20, generator=SEED)
 W = torch.randn(20, 20, generator=SEED)
 T = torch.randn(20, 6, generator=SEED).t()

@@ -42,7 +42,7 @@ class Machine:
 def measured(threads: int) -> Machine:
     """The peaks of this machine: the best of a few runs of some milliseconds."""
     peak = Peak(threads)
-    numbers = torch.ones(STREAMED // 4)
+    numbers = torch.ones(STREAMED // 4, dtype=torch.float32, device="cpu")
     flops = max(peak.flops / _seconds(peak) for _ in range(5))
     return Machine(flops, max(STREAMED / _seconds(numbers.sum) for _ in range(3)))
 

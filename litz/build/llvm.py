@@ -21,7 +21,8 @@ from litz.trace import Trace
 
 @cache
 def _start() -> None:
-    """Initialise LLVM once and let it see torch's OpenMP and libm."""
+    """Initialise LLVM once and let it see torch's OpenMP and libm. Called by one thread at a time,
+    which compiles a graph; llvmlite itself lets in one at a time as well."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     for name in ("GOMP_parallel", "omp_get_max_threads", "omp_get_thread_num",

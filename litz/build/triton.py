@@ -24,7 +24,8 @@ from litz.ir.source import Cubin, DeviceKernel
 FEW = 2
 # A graph with fewer ops than this for each worker does not need it.
 OPS_A_WORKER = 8
-# What was compiled ahead, by job, and how much of it is kept.
+# What was compiled ahead, by job, and how much of it is kept. Threads add to it, none while another
+# reads: one graph is compiled at a time.
 AHEAD: dict[str, dict[str, Any]] = {}
 MOST_AHEAD = 512
 

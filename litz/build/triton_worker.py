@@ -48,11 +48,14 @@ def compiled(job: Job) -> Job:
     pointers = dict(zip(function.arg_names, job["pointers"], strict=True))
     divisible = [["tt.divisibility", 16]]
     attrs = {(k,): divisible for k in range(job["aligned"])}
-    made = triton.compile(
-        ASTSource(function, signature=pointers, attrs=attrs),
-        target=GPUTarget("cuda", job["capability"], 32),
-        options=options(job),
-    )
+    try:
+        made = triton.compile(
+            ASTSource(function, signature=pointers, attrs=attrs),
+            target=GPUTarget("cuda", job["capability"], 32),
+            options=options(job),
+        )
+    finally:
+        linecache.cache.pop(function.fn.__code__.co_filename, None)
     scratch = made.metadata.global_scratch_size + made.metadata.profile_scratch_size
     return {
         "code": base64.b64encode(made.asm["cubin"]).decode(),

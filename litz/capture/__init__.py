@@ -14,7 +14,8 @@ import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
-from litz.capture.autograd import STATIC, parameters_of, through_autograd
+from litz.capture.autograd import COMPILE_LOCK, STATIC, parameters_of, through_autograd
+from litz.capture.beside import called_beside
 from litz.capture.decompositions import decompositions
 from litz.capture.masks import simplify_masks
 from litz.capture.specialize import is_symbolic, sizes_of, specialize, without_guards
@@ -56,7 +57,9 @@ def devices_of(module: torch.fx.GraphModule) -> set[torch.device]:
 
 
 __all__ = [
+    "COMPILE_LOCK",
     "STATIC",
+    "called_beside",
     "capture",
     "decompositions",
     "devices_of",

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.convert_frame import compile_lock as COMPILE_LOCK
 from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext
 
@@ -20,6 +21,11 @@ from litz.capture.decompositions import decompositions
 from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
 from litz.ir.graph import NamedTensor
 
+# One thread compiles at a time: tables that stages share (nodes by their content, sizes by their
+# symbol, what LLVM knows) are read and filled without locks of their own. Dynamo holds this lock as
+# it calls us; a backward graph, or one for one more size, is compiled outside of Dynamo and takes
+# it. With a second lock, two threads that take both in other orders would wait for each other.
+__all__ = ["COMPILE_LOCK", "STATIC", "parameters_of", "through_autograd"]
 # In a module's meta: the positions of inputs that are parameters or buffers of the user's module.
 STATIC = "litz_static"
 # (module, inputs, kind) -> a function over the list of inputs, which it may clear

@@ -27,6 +27,8 @@ from litz.errors import ModeWithOptions, UnknownFlag
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+# Variables that seed the test suite (tests/draws.py); they are no flags.
+TESTS = "LITZ_TEST_"
 
 
 class Patch(Protocol):
@@ -56,7 +58,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     for variable, text in environment.items():
         if variable in known:
             values[known[variable].name] = parse(known[variable], text)
-        elif variable.startswith("LITZ_"):
+        elif variable.startswith("LITZ_") and not variable.startswith(TESTS):
             near = difflib.get_close_matches(variable, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
             warnings.warn(f"the environment sets {variable}, no flag of Litz{hint}", stacklevel=2)
@@ -68,6 +70,8 @@ class Settings:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         defaults = {name: flag.default for name, flag in FLAGS.items()}
+        # Replaced key by key, and copied whole: a snapshot in another thread has all or nothing of
+        # an assignment.
         self._process = defaults | from_environment(environment)
         self._patched: ContextVar[Mapping[str, Any]] = ContextVar("patched", default=_NOTHING)
 

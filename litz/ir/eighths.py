@@ -43,7 +43,10 @@ FORMATS: dict[DType, Format] = {
 def saturates() -> bool:
     """Whether torch makes what is too large for e4m3 its largest number."""
     with unset_fake_temporarily():
-        return bool(torch.tensor(480.0, device="cpu").to(torch.float8_e4m3fn).float() == 448.0)
+        return bool(
+            torch.tensor(480.0, dtype=torch.float32, device="cpu").to(torch.float8_e4m3fn).float()
+            == 448.0
+        )
 
 
 def rounded(values: Array | float, dtype: DType) -> Array:

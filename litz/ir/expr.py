@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 # What a size is taken for where nobody has seen its value.
 HINT = 64
+# Looked up and filled without a lock: two threads that made the same node at once would get two,
+# and take equal expressions for different ones. `compile_graph` lets one thread in at a time, and
+# nothing outside of it makes nodes (tests/faults/test_threads.py holds the package to that). A node
+# that dies takes its own entry with it, and no younger one of the same key. Caches keyed by nodes
+# (`lru_cache`, `simple`) keep alive what they hold, so that a key is never another node's.
 _NODES: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
 _SERIAL = itertools.count()
 

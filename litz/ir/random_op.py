@@ -17,7 +17,7 @@ from litz.ir.philox import random_bits
 
 @torch.library.custom_op("litz::random_bits", mutates_args=())
 def _random_bits(seed: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    numbers = torch.arange(math.prod(shape)).numpy()
+    numbers = torch.arange(math.prod(shape), dtype=torch.int64, device="cpu").numpy()
     return torch.from_numpy(random_bits(seed.item(), numbers)).reshape(list(shape))
 
 

@@ -383,7 +383,7 @@ def _narrow_weight(
 @cache
 def _packs_by_64() -> bool:
     """Whether this machine's ATen packs 4-bit weights in blocks of 64 columns."""
-    numbers = torch.arange(64 * 16, dtype=torch.int32).reshape(64, 16) % 15
+    numbers = torch.arange(64 * 16, dtype=torch.int32, device="cpu").reshape(64, 16) % 15
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1).reshape(16, 32)
     low, high = numbers.t()[:, :32], numbers.t()[:, 32:]
     return bool(torch.equal(packed.int(), low + 16 * high))

@@ -33,6 +33,7 @@ UNANSWERED: tuple[type[Exception], ...] = (*GUARDS, TypeError)
 # Sizes above this are taken for "no limit is known".
 UNLIMITED = 1 << 40
 LOWEST = -(1 << 62)
+# By one thread at a time: see COMPILE_LOCK.
 _KNOWN: WeakKeyDictionary[symbolic_shapes.ShapeEnv, dict[Any, Expr]] = WeakKeyDictionary()
 
 

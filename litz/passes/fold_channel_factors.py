@@ -227,9 +227,14 @@ class _Folding:
     def _call(self, target: Any, x: Any, y: Any) -> Any:
         if isinstance(x, Node) or isinstance(y, Node):
             if not isinstance(x, Node):
-                x = self._op(aten.full.default, [1], x, dtype=self.node.meta["val"].dtype)
+                x = self._number(x)
             return self._op(target, x, y)
-        return float(target(torch.tensor(x, dtype=torch.float64), y))
+        return float(target(torch.tensor(x, dtype=torch.float64, device="cpu"), y))
+
+    def _number(self, number: float) -> Node:
+        """A tensor of one element, of the type and on the device of the layer's result."""
+        like = self.node.meta["val"]
+        return self._op(aten.full.default, [1], number, dtype=like.dtype, device=like.device)
 
     def _op(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         made = self.graph.module.graph.call_function(target, args, kwargs)
@@ -254,7 +259,7 @@ class _Folding:
         if shift is not None:
             bias = shift if bias is None else self._call(aten.add.Tensor, bias, shift)
         if bias is not None and not isinstance(bias, Node):
-            bias = self._op(aten.full.default, [1], bias, dtype=self.node.meta["val"].dtype)
+            bias = self._number(bias)
         if isinstance(bias, Node) and bias.meta["val"].shape != (channels,):
             bias = self._op(aten.expand.default, bias, [channels])
         return weight, bias

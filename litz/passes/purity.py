@@ -18,7 +18,7 @@ _KNOWN_NAMESPACES = ("aten", "prims", "litz")
 
 
 # By op, since torch's own answer takes a while: whether it writes, draws random numbers, asserts
-# or is registered as having an effect.
+# or is registered as having an effect. Two threads may both find out, the same.
 _EFFECTS: dict[OpOverload, bool] = {}
 
 

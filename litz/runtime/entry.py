@@ -49,6 +49,7 @@ from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.late import LateSizes, check_line
 from litz.runtime.memory import LARGE, empty, empty_large, with_layout
+from litz.runtime.modes import apart, function_modes
 from litz.runtime.numbers import (
     float_bits,
     local_name,
@@ -59,7 +60,6 @@ from litz.runtime.numbers import (
 )
 from litz.runtime.poison import guarded, look_behind, look_between, poisoned, taken, taken_text
 from litz.runtime.steps import (
-    arena_view,
     freed_after,
     op_of,
     returns_alias,
@@ -181,7 +181,8 @@ class Entry(Wording):
         if self.config.size_asserts:
             pairs = [(b, name) for b, name in given if isinstance(b, Buffer)]
             lines += [self._check(b, name) for b, name in pairs if b.name not in self._still]
-        return [*lines, "args.clear()"]
+        self.names |= {"function_modes": function_modes, "apart": apart}
+        return ["if function_modes(): return apart(call, args)", *lines, "args.clear()"]
 
     @property
     def _still(self) -> list[str]:
@@ -402,7 +403,6 @@ def resize_text(entry: Entry) -> str:
         dtype = entry._name("dtype", torch_dtype(view.buffer.dtype))
         layout = f"{tuple_text(view.shape)}, {tuple_text(view.strides)}, {dtype}"
         place = f"{start} + {unit_name} * {slot.offset}, {number_text(view.offset)}"
-        views.append(f"arena_view(space.arena, {place}, {layout})")
-    entry.names["arena_view"] = arena_view
+        views.append(f"space.window({place}, {layout})")
     lines += [f"space.views = [{', '.join(views)}]", "space.sizes = sizes"]
     return "\n".join(["def resize(space, sizes):", *(f"    {line}" for line in lines), ""])

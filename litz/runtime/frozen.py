@@ -122,7 +122,8 @@ def discard(tensor: torch.Tensor) -> None:
     if isinstance(tensor, _Discarded):
         return
     with torch.no_grad():
-        tensor.data = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        layout = {"dtype": tensor.dtype, "device": tensor.device}
+        tensor.data = torch.empty_strided(tensor.shape, tensor.stride(), **layout)
         # Memory of its own, so that no other tensor loses what it still shows.
         tensor.untyped_storage().resize_(0)
     is_weight = isinstance(tensor, torch.nn.Parameter)

@@ -23,7 +23,8 @@ import torch
 from litz.config import Config
 from litz.ir.program import Extern, Plan, ViewArg
 from litz.ir.source import Binary, Source
-from litz.runtime.memory import Workspace, watched, window
+from litz.runtime.memory import Workspace, empty, watched, window
+from litz.runtime.modes import without_modes
 from litz.runtime.poison import poisoned
 from litz.runtime.steps import NATIVE, is_whole, numbers, op_of, torch_dtype
 from litz.runtime.writes import TRACKER, Watch
@@ -48,15 +49,14 @@ class HeldSet:
 
     def __init__(self, plan: Plan, packing: list[Extern], poison: bool = False) -> None:
         packed = {b.name for step in packing for b in step.writes}
-        self.tensors = {
-            b.name: torch.empty_strided(
-                numbers(b.shape), numbers(b.strides), dtype=torch_dtype(b.dtype)
-            )
-            for b in plan.graph.held
-            if b.name not in packed
-        }
-        for tensor in self.tensors.values() if poison else ():
-            poisoned(tensor)
+        with without_modes():
+            self.tensors: dict[str, torch.Tensor] = {
+                b.name: empty(numbers(b.shape), numbers(b.strides), torch_dtype(b.dtype))
+                for b in plan.graph.held
+                if b.name not in packed
+            }
+            for tensor in self.tensors.values() if poison else ():
+                poisoned(tensor)
         self.known: dict[str, torch.Tensor] = dict(self.tensors)  # and what ATen packed
         self.seen = _nothing_seen(plan)
         self.place = ctypes.addressof(self.seen)
@@ -159,7 +159,7 @@ class Held:
         key = tuple(t.data_ptr() for t in parameters)
         one = self.sets.pop(key, None)
         if one is None:
-            for oldest in list(self.sets)[: len(self.sets) + 1 - MOST_SETS]:
+            for oldest in list(self.sets)[: max(len(self.sets) + 1 - MOST_SETS, 0)]:
                 self._drop(oldest)
             one = HeldSet(self._plan, self._packing, self._poison)
             one.seen[: len(key)] = key
@@ -193,7 +193,7 @@ class Held:
                 return base if is_whole(operand) else window(base, operand)
             return operand
 
-        with torch.no_grad():
+        with without_modes():
             for step in self._packing:
                 (made,) = step.writes
                 one.known[made.name] = op_of(step)(*map(value, step.args))

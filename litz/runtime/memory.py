@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
+from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret  # type: ignore[attr-defined]
 
 from litz.errors import InternalError
 from litz.ir.program import Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_FLAG
-from litz.runtime.steps import arena_view, numbers, torch_dtype
+from litz.runtime.modes import without_modes
+from litz.runtime.steps import numbers, torch_dtype
 
 PAGE = 4096
 MADV_HUGEPAGE = 14
@@ -27,9 +29,10 @@ MADV_HUGEPAGE = 14
 LARGE = 4 << 20
 
 Owner = TypeVar("Owner")
-# Arenas that no call is using; the one that was used last is taken first.
+# Arenas that no call is using; the one that was used last is taken first. `pop` and `append` are
+# single steps to other threads.
 IDLE: list[torch.Tensor] = []
-NONE = torch.empty(0, dtype=torch.uint8)
+NONE = empty((0,), (1,), torch.uint8)
 
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
@@ -81,6 +84,7 @@ class Workspace:
         self.huge, self.grew = huge, False
         self.held: Any = None  # the set of what is held of parameters that the table points to
         self.views: list[torch.Tensor] = []
+        self.bases: dict[torch.dtype, torch.Tensor] = {}  # the arena, by the type of its elements
         self._plan, self._windows = plan, views
 
     def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], record: int) -> None:
@@ -101,14 +105,32 @@ class Workspace:
             self._enter(arena)
 
     def _enter(self, arena: torch.Tensor) -> None:
-        self.arena, self.sizes = arena, None
+        self.arena, self.sizes, self.bases = arena, None, {}
         self.table[ARENA] = arena.data_ptr()
         self.views = [self._view(v) for v in self._windows or ()]
 
     def _view(self, view: ViewArg) -> torch.Tensor:
         offset, start = self._plan.slots[view.buffer.name].offset, view.offset.number
         layout = numbers(view.shape), numbers(view.strides), torch_dtype(view.buffer.dtype)
-        return arena_view(self.arena, offset, start, *layout)
+        return self.window(offset, start, *layout)
+
+    def window(
+        self, offset: int, start: int, shape: tuple[int, ...], strides: tuple[int, ...],
+        dtype: torch.dtype,
+    ) -> torch.Tensor:  # fmt: skip
+        """A tensor over the arena: `start` elements behind an offset in bytes. One that is made in
+        inference mode could not be written to outside of it."""
+        if torch.is_inference_mode_enabled():
+            with without_modes():
+                return self.window(offset, start, shape, strides, dtype)
+        base = self.bases.get(dtype)
+        if base is None:
+            with without_modes():
+                base = torch.empty(0, dtype=dtype, device="cpu")
+                base.set_(self.arena.untyped_storage())  # type: ignore[call-overload]
+            self.bases[dtype] = base
+        place = offset // dtype.itemsize + start
+        return reinterpret(base, shape, strides, place)  # type: ignore[no-any-return]
 
     def reserve(self, size: int) -> int:
         """An arena of at least as many bytes; its address. One that had to grow before gets some
@@ -120,7 +142,8 @@ class Workspace:
         return int(self.arena.data_ptr())
 
     def _fresh(self, size: int) -> torch.Tensor:
-        made = torch.empty(size, dtype=torch.uint8)
+        with without_modes():
+            made = empty((size,), (1,), torch.uint8)
         return use_huge_pages(made) if self.huge and size >= LARGE else made
 
 

@@ -85,17 +85,6 @@ def freed_after(plan: Plan) -> dict[int, list[str]]:
     return found
 
 
-def arena_view(
-    arena: torch.Tensor, offset: int, start: int, shape: tuple[int, ...], strides: tuple[int, ...],
-    dtype: torch.dtype,
-) -> torch.Tensor:  # fmt: skip
-    """A tensor over the arena: `start` elements behind an offset in bytes."""
-    view = torch.empty(0, dtype=dtype)
-    place = (offset // dtype.itemsize + start, shape, strides)
-    view.set_(arena.untyped_storage(), *place)  # type: ignore[call-overload]
-    return view
-
-
 def is_whole(view: ViewArg) -> bool:
     """Whether a window shows its buffer exactly."""
     buffer = view.buffer

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
@@ -14,6 +12,7 @@ from litz.config import snapshot
 from litz.ir.choices import NO_CHOICES, Choices, LoopChoice, ProductChoice
 from litz.ir.parse import parse_graph
 from litz.target import host
+from tests import draws
 
 ADDED = """graph:
   input x: f32[4096]
@@ -32,7 +31,7 @@ def _variant(value: str = "x[o0] + f32(1.0)") -> Variant:
 
 def test_the_interval_holds_the_median() -> None:
     """Of draws from a known distribution, and narrows as they grow in number."""
-    draw = random.Random(0)
+    draw = draws.python_generator(0)
     missed = 0
     for _ in range(300):
         low, high = interval([draw.gauss(1.0, 0.1) for _ in range(25)])
@@ -43,7 +42,7 @@ def test_the_interval_holds_the_median() -> None:
 
 
 def test_the_users_generator_is_left_alone() -> None:
-    torch.manual_seed(1)
+    draws.seed(1)
     before = torch.get_rng_state()
     first, again = (inputs_of(_variant().program) for _ in range(2))
     assert torch.equal(first[0], again[0])

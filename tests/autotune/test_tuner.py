@@ -25,6 +25,7 @@ from litz.backend import litz as backend
 from litz.ir.choices import LoopChoice, ProductChoice
 from litz.report import Explanation, Report
 from litz.target import host
+from tests import draws
 
 ROOT = Path(__file__).parent.parent.parent
 WIDE = 1 << 16
@@ -67,7 +68,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], list[Any]]:
 
 
 def _explained(folder: Path, model: nn.Module | None = None, **options: Any) -> Explanation:
-    torch.manual_seed(0)
+    draws.seed(0)
     model = (model or Model()).eval()
     x = torch.randn(16, 64)
     flags = {"max_autotune_gemm": True, "cache_dir": str(folder), "on_error": "raise"}
@@ -297,12 +298,13 @@ def test_nothing_is_kept_without_the_cache(tmp_path: Path, made_up: Any) -> None
 
 SECOND = """
 import torch, litz
+from tests import draws
 from litz.autotune.trial import Here
 def tried(*args):
     raise AssertionError("timed again")
 Here.tried = tried
 torch.set_num_threads({threads})
-torch.manual_seed(0)
+draws.seed(0)
 layer, x = torch.nn.Linear(64, 96).eval(), torch.randn(16, 64)
 options = {{"max_autotune_gemm": True, "cache_dir": {folder!r}, "on_error": "raise"}}
 with torch.no_grad(), litz.config.patch(options):
@@ -313,7 +315,7 @@ print(report.tuning.timed, [f.kept for f in report.tuning.findings], report.tuni
 
 def test_a_second_process_times_nothing(tmp_path: Path) -> None:
     """With real trials; whatever they found, the second process finds it in the database."""
-    torch.manual_seed(0)
+    draws.seed(0)
     report = _report(_explained(tmp_path, nn.Linear(64, 96)))
     assert report.tuning.timed > 0
     script = SECOND.format(folder=str(tmp_path), threads=torch.get_num_threads())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from litz.bench.ratio import CONFIDENCE, geometric_mean, interval
 from litz.bench.results import Row
+from tests import draws
 from tests.bench.planted import BERT, VIT
 
 
@@ -29,7 +28,7 @@ def test_the_interval_is_between_the_right_samples(
     n: int, low: int, high: int, confidence: float
 ) -> None:
     samples = [float(k) for k in range(n)]
-    random.Random(n).shuffle(samples)
+    draws.python_generator(n).shuffle(samples)
     found = interval(samples)
     assert (found.low, found.median, found.high) == (low, (n - 1) / 2, high)
     assert found.confidence == pytest.approx(confidence, abs=1e-6)
@@ -37,7 +36,7 @@ def test_the_interval_is_between_the_right_samples(
 
 def test_the_interval_holds_the_true_median_as_often_as_it_says() -> None:
     """Skewed noise, as timings have it; the median of exp(normal) is 1."""
-    draw = random.Random(0)
+    draw = draws.python_generator(0)
     trials = 2000
     held = 0
     for _ in range(trials):

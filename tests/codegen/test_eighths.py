@@ -12,6 +12,7 @@ from litz.ir.expr import apply, axis, bitcast, cast, const, load
 from litz.ir.interpret import convert
 from litz.rewrite.simplify import simplify_value
 from litz.runtime.steps import torch_dtype
+from tests import draws
 from tests.codegen import native
 
 KINDS = [E4M3, E5M2]
@@ -21,7 +22,7 @@ BYTES = torch.arange(256, dtype=torch.uint8)
 def floats(dtype: torch.dtype) -> torch.Tensor:
     """Every f16, random bits, and all halfway points with their neighbours."""
     half = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(torch.float16).float()
-    generator = torch.Generator().manual_seed(0)
+    generator = draws.generator(0)
     bits = torch.randint(-(1 << 31), 1 << 31, (1 << 16,), generator=generator)
     known = BYTES.view(dtype).double()
     known = known[known.isfinite()].unique()

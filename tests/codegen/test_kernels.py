@@ -18,6 +18,7 @@ from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, narrow, 
 from litz.ir.interpret import run_kernels
 from litz.ir.program import Buffer, Kernel, KernelGraph, Phase, Store
 from litz.ir.scheduled import ScheduledKernel
+from tests import draws
 from tests.codegen.native import buffer, pointwise, run, tensor
 from tests.stages import as_array
 
@@ -65,7 +66,7 @@ def check(kernel: Kernel, given: Given, **cpp: Any) -> ScheduledKernel:
 
 
 def random(b: Buffer, seed: int = 0) -> torch.Tensor:
-    made = torch.Generator().manual_seed(seed)
+    made = draws.generator(seed)
     values = 4 * torch.randn([n.number for n in b.shape], generator=made)
     return tensor(values.abs() if b.dtype is U8 else values, b.dtype)
 

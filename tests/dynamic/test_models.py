@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import draws
 from tests.dynamic.symbolic import Symbolic
 
 transformers = pytest.importorskip("transformers")
@@ -50,7 +51,7 @@ MODELS: list[Callable[[], torch.nn.Module]] = [_bert, _gpt2, _llama, _t5]
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda m: m.__name__)
 def test_a_model_of_any_length(make: Callable[[], torch.nn.Module]) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     model = make().eval()
 
     def run(ids: torch.Tensor) -> torch.Tensor:
@@ -83,7 +84,7 @@ class _Block(torch.nn.Module):
 
 def test_training_with_batches_of_any_shape_follows_eager() -> None:
     """Sizes that the backward graph needs are saved for it."""
-    torch.manual_seed(0)
+    draws.seed(0)
     model = _Block()
     twin, symbolic = copy.deepcopy(model), Symbolic(model)
     steps = [torch.optim.SGD(m.parameters(), 0.1) for m in (model, twin)]

@@ -15,6 +15,7 @@ from litz import backend
 from litz.capture import is_symbolic
 from litz.compiler import compile_graph
 from litz.errors import InternalError, SizeUnknown
+from tests import draws
 from tests.dynamic.symbolic import Symbolic, marked
 
 # Around the lanes of a vector, primes, and what is larger than a task.
@@ -68,7 +69,7 @@ PROGRAMS: list[Callable[..., Any]] = [
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_program_of_two_symbolic_sizes(program: Callable[..., Any]) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     symbolic = Symbolic(program)
     for shape in SIZES:
         symbolic.check(torch.randn(shape), rtol=1e-4, atol=1e-4)
@@ -85,7 +86,7 @@ def test_every_length_from_two_to_forty() -> None:
 
 def test_products_of_any_number_of_rows() -> None:
     """Each count of rows that ends a block, several chunks, and what follows a product."""
-    torch.manual_seed(0)
+    draws.seed(0)
     layer, norm = torch.nn.Linear(48, 80), torch.nn.LayerNorm(80)
     symbolic = Symbolic(lambda x: norm(F.gelu(layer(x))))
     with torch.no_grad():
@@ -96,7 +97,7 @@ def test_products_of_any_number_of_rows() -> None:
 
 def test_products_whose_sum_is_of_any_length() -> None:
     """Weights times values: neither operand is a parameter, and the columns are known."""
-    torch.manual_seed(0)
+    draws.seed(0)
 
     def program(p: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return p @ v, torch.relu(v.transpose(1, 2) @ v) + 1, p.transpose(1, 2) @ v
@@ -110,7 +111,7 @@ def test_products_whose_sum_is_of_any_length() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "causal", "masked", "row"])
 def test_attention_of_any_length(kind: str) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v, mask, is_causal=kind == "causal")

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from litz.backend import litz
 from litz.errors import ScalarAssertion
 from litz.report import Explanation
+from tests import draws
 from tests.dynamic.symbolic import Symbolic
 
 # By how many of them are positive: some, one, all, none.
@@ -129,7 +130,7 @@ def test_windows_that_a_number_tells(program: Callable[..., Any]) -> None:
 
 def test_rows_of_a_product_and_of_a_norm() -> None:
     """An expert gets as many rows as chose it, also none."""
-    torch.manual_seed(0)
+    draws.seed(0)
     layers, norm = [torch.nn.Linear(16, 32) for _ in range(2)], torch.nn.LayerNorm(16)
 
     def experts(x: torch.Tensor, choice: torch.Tensor) -> torch.Tensor:

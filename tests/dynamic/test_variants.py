@@ -10,6 +10,7 @@ from litz import config
 from litz.config import FLAGS
 from litz.config.values import parse, type_text
 from litz.errors import FlagValueError, WrongFlagType
+from tests import draws
 from tests.dynamic.symbolic import Symbolic, marked
 
 HINTS = [4, 32, 600]
@@ -18,7 +19,7 @@ SIZES = (64, 2, 3, 4, 9, 11, 12, 31, 32, 46, 195, 197, 600, 1000)
 
 
 def test_each_size_runs_the_schedule_that_is_nearest() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     layer = torch.nn.Linear(48, 80)
 
     def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -23,6 +23,7 @@ from litz.ir.verify import verify
 from litz.lower import lower
 from litz.schedule import schedule
 from litz.target import Target, host
+from tests import draws
 from tests.stages import as_array, stages
 
 Function = Callable[..., Any]
@@ -64,7 +65,7 @@ def _program(
 
 
 def _inputs(rows: int, depth: int, columns: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    torch.manual_seed(0)
+    draws.seed(0)
     shapes = (rows, depth), (depth, columns), (rows, columns), (depth,), (columns,)
     return [torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes]
 
@@ -118,7 +119,7 @@ def test_what_makes_the_left_operand(name: str, size: tuple[int, int, int]) -> N
 
 def test_narrow_types() -> None:
     """Rows of scratch lie as the instructions want them: bytes and halves stay what they are."""
-    torch.manual_seed(0)
+    draws.seed(0)
     x, w = torch.randn(13, 130), torch.randn(130, 70)
     small, scale = torch.randint(-128, 127, (130, 70), dtype=torch.int8), torch.rand(70) / 50
     for function, inputs in (
@@ -132,7 +133,7 @@ def test_narrow_types() -> None:
 
 
 def test_rows_from_a_table_and_numbers_from_bytes() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     table, w = torch.randn(50, 48), torch.randn(48, 70)
     places = torch.randint(0, 50, (2, 9))
     _agrees(lambda t, w, i: F.embedding(i, t) @ w, [table, w, places])
@@ -151,7 +152,7 @@ def test_a_place_outside_of_the_table_is_an_error() -> None:
 
 
 def test_a_batch_has_rows_of_its_own() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     x, y = torch.randn(3, 70, 40), torch.randn(3, 40, 64)
     for function in (
         lambda x, y: (torch.bmm(x, y) + 1).softmax(-1),
@@ -297,7 +298,7 @@ def test_a_task_is_a_chunk_with_all_its_panels_where_rows_are_finished() -> None
 
 
 def test_training_is_right_with_all_that_joins() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     layers = torch.nn.Linear(32, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 40)
     model = torch.nn.Sequential(*layers, torch.nn.Softmax(-1))
     x = torch.randn(96, 32, requires_grad=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import draws
 from tests.stages import compiled, stages
 
 LONG = 1 << 17
@@ -73,7 +74,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("length", [LONG // 4 * 3 * 7, 21 * 9973])
 def test_results(name: str, length: int) -> None:
     """A length that pieces divide, and one whose last piece is cut short."""
-    x = torch.randn(length, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(length, dtype=torch.float64, generator=draws.generator(1))
     function = FUNCTIONS[name]
     torch.testing.assert_close(compiled(function, debug_index_asserts=True)(x), function(x))
 
@@ -81,7 +82,7 @@ def test_results(name: str, length: int) -> None:
 @pytest.mark.parametrize(("shape", "dims"), [((1 << 22,), 0), ((4096, 512), 0), ((16, 1 << 17), 1)])
 def test_long_float_sums_are_as_exact_as_eager_s(shape: tuple[int, ...], dims: int) -> None:
     """One running sum of these is ten times further off."""
-    x = torch.rand(shape, generator=torch.Generator().manual_seed(2))
+    x = torch.rand(shape, generator=draws.generator(2))
     exact = x.double().sum(dims)
     mine, theirs = (
         ((s.double() - exact).abs() / exact).max()

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from litz.ir.dtypes import BF16, DTYPES
 from litz.ir.interpret import convert, run_kernels, run_program
 from litz.ir.parse import parse_graph, parse_program
+from tests import draws
 
-RNG = np.random.default_rng(0)
+RNG = draws.numpy_generator(0)
 
 
 def random(*shape: int) -> np.ndarray:

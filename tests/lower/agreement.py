@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tests import draws
 from tests.stages import Compiled, compiled, copied
 
 Function = Callable[..., Any]
@@ -135,7 +136,7 @@ def takes(function: Function, *inputs: torch.Tensor) -> bool:
 
 def numbers(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
     """Small random numbers of a type."""
-    made = torch.Generator().manual_seed(seed)
+    made = draws.generator(seed)
     if dtype is torch.bool:
         return torch.randint(0, 2, shape, generator=made).bool()
     if dtype.is_floating_point:

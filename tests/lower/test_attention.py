@@ -16,6 +16,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import litz
 from litz.ir.parse import parse_graph, parse_program
 from litz.ir.text import graph_text, program_text
+from tests import draws
 from tests.stages import Compiled, compiled, stages
 
 sdpa = F.scaled_dot_product_attention
@@ -23,7 +24,7 @@ sdpa = F.scaled_dot_product_attention
 
 def _heads(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Three operands as a model has them: heads behind rows in memory."""
-    torch.manual_seed(seed)
+    draws.seed(seed)
     batch, heads, rows, width = shape
     return [torch.randn(batch, rows, heads, width, dtype=dtype).transpose(1, 2) for _ in range(3)]
 

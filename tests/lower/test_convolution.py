@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import litz
 from litz.report import Explanation
+from tests import draws
 
 Where = dict[str, Any]
 
@@ -85,7 +86,7 @@ KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_channels_by_themselves(name: str) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     channels, kernel, sizes, where = DEPTHWISE[name]
     layer = KINDS[len(sizes)](channels, channels, kernel, groups=channels, **where)
     x = torch.randn(2, channels, *sizes)
@@ -120,7 +121,7 @@ def test_a_reduction_behind_windows_is_a_kernel_of_its_own() -> None:
 @pytest.mark.parametrize("sizes", [(33,), (7, 9), (3, 4, 5)])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_single_places_are_products(sizes: tuple[int, ...], stride: int) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     x = torch.randn(2, 32, *sizes)
     layer = KINDS[len(sizes)](32, 50, 1, stride=stride)
     notes = _agrees(layer, x, debug_index_asserts=True)
@@ -142,7 +143,7 @@ WINDOWS: dict[str, tuple[int, Any, tuple[int, ...], Where]] = {
 def test_windows_as_products_where_there_is_no_onednn(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
     channels, kernel, sizes, where = WINDOWS[name]
     x = torch.randn(2, channels, *sizes)
@@ -178,7 +179,7 @@ OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_convolutions(name: str) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     layer, sizes = OTHERS[name]
     notes = _agrees(layer, torch.randn(2, *sizes), lambda y, r: F.silu(y))
     assert _calls(notes)

@@ -12,9 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from litz.config import snapshot
 from litz.target import cuda
+from tests import draws
 from tests.stages import Stages, compiled, staged, through_aot
 
-X = torch.randn(33, 65, generator=torch.Generator().manual_seed(0)) * 100
+X = torch.randn(33, 65, generator=draws.generator(0)) * 100
 KINDS = [torch.float8_e4m3fn, torch.float8_e5m2]
 
 
@@ -77,7 +78,7 @@ def test_gpus_that_would_round_twice_leave_it_to_eager() -> None:
 # -- scaled products ---------------------------------------------------------------------------
 
 OURS = {"max_autotune_gemm_backends": "LITZ"}
-A, W = (torch.randn(n, 96, generator=torch.Generator().manual_seed(n)) for n in (48, 80))
+A, W = (torch.randn(n, 96, generator=draws.generator(n)) for n in (48, 80))
 A, W = A.to(KINDS[0]), W.to(KINDS[1])
 ONE = torch.tensor(0.5), torch.tensor(1.7)
 BIAS = torch.arange(80).bfloat16()

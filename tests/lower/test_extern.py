@@ -12,6 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import litz
+from tests import draws
 
 RAISE = {"on_error": "raise"}
 
@@ -88,7 +89,7 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], Any], set[str]]] = {
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
 def test_runs_inside_a_compiled_graph(case: str) -> None:
     function, left = CASES[case]
-    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(4, 8, generator=draws.generator(0))
     litz.reset()
     explanation = litz.explain(function, x)
     assert not explanation.fallbacks

@@ -15,6 +15,7 @@ from litz.ir.program import Buffer
 from litz.lower.dequantise import integer_range
 from litz.report import Explanation
 from litz.target import host
+from tests import draws
 
 F32, BF16 = torch.float32, torch.bfloat16
 in_fours = pytest.mark.skipif(host().dot_group("i8", "i8") == 1, reason="no such instruction")
@@ -62,7 +63,7 @@ def _bytes(*shape: int) -> Tensor:
 )
 def test_integers_are_exact(rows: int, depth: int, columns: int) -> None:
     """Whole groups of four and parts of them; the least int8 in both operands."""
-    torch.manual_seed(0)
+    draws.seed(0)
     weight, x = _bytes(columns, depth), _bytes(rows, depth)
     weight[:, :9], x[0] = -128, -128
     module = _Weights(lambda x, w: torch._int_mm(x, w.t()), weight)
@@ -72,7 +73,7 @@ def test_integers_are_exact(rows: int, depth: int, columns: int) -> None:
 
 @in_fours
 def test_what_widens_the_sums_is_fused() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     scale = torch.rand(64)
     module = _Weights(
         lambda x, w, s: (torch._int_mm(x, w.t()).float() * s + 1).relu(), _bytes(64, 48), scale
@@ -136,7 +137,7 @@ NARROW = {
 @pytest.mark.parametrize("name", NARROW)
 def test_a_weight_stays_narrow(name: str, dtype: torch.dtype, rows: int) -> None:
     """Nothing wider than the weight is kept (panels are filled up to 128 columns of 80)."""
-    torch.manual_seed(0)
+    draws.seed(0)
     function, kind, share = NARROW[name]
     scales = torch.rand(N, dtype=dtype) * 0.02
     module = _Weights(function, _bytes(N, K).view(kind), scales)
@@ -153,7 +154,7 @@ def test_a_weight_stays_narrow(name: str, dtype: torch.dtype, rows: int) -> None
 
 
 def test_four_bits_as_aten_packs_them() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     numbers = torch.randint(0, 16, (128, 64), dtype=torch.int32)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
     scales = torch.rand(2, 128, 2)

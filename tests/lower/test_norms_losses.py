@@ -16,6 +16,7 @@ from torch._functorch.aot_autograd import aot_function
 
 from litz.capture import decompositions
 from litz.lower.registry import RULES
+from tests import draws
 from tests.lower.agreement import FLOATS, HALVES, agree, numbers, takes
 
 Function = Callable[..., Any]
@@ -147,7 +148,7 @@ LOSSES: dict[str, Function] = {
 
 
 def scores(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    classes = torch.randint(0, 5, (6, 5), generator=torch.Generator().manual_seed(2))
+    classes = torch.randint(0, 5, (6, 5), generator=draws.generator(2))
     return numbers(dtype, 6, 5, 5), numbers(dtype, 6, 5, 5, seed=1), classes
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+from tests import draws
+
+X = torch.randn(8, 8, generator=draws.generator(0))
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sparse inside": lambda x: torch.sparse.mm(x.relu().to_sparse(), x) + 1,

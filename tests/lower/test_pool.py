@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import draws
 from tests.lower.agreement import FLOATS, agree, numbers
 from tests.stages import stages
 
@@ -30,7 +31,7 @@ GEOMETRY = [
 def special(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Ties, infinities and NaN."""
     x = numbers(dtype, *shape).round()
-    chance = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+    chance = torch.rand(shape, generator=draws.generator(1))
     x[chance < 0.1] = math.nan
     x[chance > 0.8] = -math.inf
     return x

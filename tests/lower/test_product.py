@@ -12,6 +12,7 @@ from torch import nn
 import litz
 from litz.report import Explanation
 from litz.runtime.held import Held
+from tests import draws
 
 
 def _compiled(module: nn.Module, *inputs: torch.Tensor, **options: Any) -> tuple[Any, Explanation]:
@@ -46,7 +47,7 @@ def _is_product(notes: Explanation) -> bool:
 @pytest.mark.parametrize(("depth", "columns"), [(16, 64), (33, 130), (100, 17), (64, 1000)])
 def test_linear(rows: int, depth: int, columns: int) -> None:
     """Whole blocks and parts of them, whole panels and parts of them."""
-    torch.manual_seed(0)
+    draws.seed(0)
     notes = _agrees(nn.Linear(depth, columns), torch.randn(rows, depth))
     assert _is_product(notes) == (rows * depth * columns >= 4096)
 
@@ -82,7 +83,7 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_what_surrounds_a_product(name: str) -> None:
-    torch.manual_seed(1)
+    draws.seed(1)
     notes = _agrees(_Function(FUNCTIONS[name], 48, 80), torch.randn(24, 48))
     assert _is_product(notes)
 
@@ -114,7 +115,7 @@ def test_a_product_of_few_rows_stays_with_aten_unless_they_lie_side_by_side() ->
 
 
 def test_nothing_is_read_outside_a_buffer() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     for columns in (64, 81, 130):
         _agrees(nn.Linear(33, columns), torch.randn(13, 33), debug_index_asserts=True)
 
@@ -228,7 +229,7 @@ def test_threads_do_not_change_the_result() -> None:
 
 @pytest.mark.parametrize("bits", [32, 64, 128, 256, 512])
 def test_other_vector_widths(bits: int) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     notes = _agrees(nn.Linear(48, 70), torch.randn(20, 48), cpp__simdlen=bits)
     assert _is_product(notes) == (bits > 32)
 
@@ -237,7 +238,7 @@ def test_other_vector_widths(bits: int) -> None:
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 48, 96), (7, 33, 130), (40, 600, 64)])
 def test_halves(dtype: torch.dtype, rows: int, depth: int, columns: int) -> None:
     """Sums in float32, whole groups along the sum and parts of them; rounded once, as eager's."""
-    torch.manual_seed(0)
+    draws.seed(0)
     for bias in (True, False):
         module = nn.Linear(depth, columns, bias=bias).to(dtype)
         assert _is_product(_agrees(module, torch.randn(rows, depth, dtype=dtype)))
@@ -245,7 +246,7 @@ def test_halves(dtype: torch.dtype, rows: int, depth: int, columns: int) -> None
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
 def test_groups_in_other_vector_widths(bits: int) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     module = nn.Linear(49, 70).bfloat16()
     x = torch.randn(20, 49, dtype=torch.bfloat16)
     assert _is_product(_agrees(module, x, cpp__simdlen=bits, debug_index_asserts=True))
@@ -279,7 +280,7 @@ class _Both(nn.Module):
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_batches(name: str) -> None:
-    torch.manual_seed(2)
+    draws.seed(2)
     function, left, right = BATCHES[name]
     notes = _agrees(
         _Both(function), torch.randn(left), torch.randn(right), debug_index_asserts=True
@@ -294,7 +295,7 @@ def test_a_batch_of_single_rows_stays_with_aten() -> None:
 
 def test_training_packs_at_each_call() -> None:
     """Gradients are products of activations: with rows enough they are kernels too."""
-    torch.manual_seed(0)
+    draws.seed(0)
     module, x = nn.Linear(80, 96), torch.randn(100, 80, requires_grad=True)
     module(x).square().sum().backward()
     expected = [x.grad, *(p.grad for p in module.parameters())]
@@ -318,7 +319,7 @@ def test_a_weight_made_of_parameters_is_packed_once() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_long_sum_of_few_blocks_is_cut_into_slices(dtype: torch.dtype) -> None:
     """Slices follow from sizes alone: one thread or two, the result is the same."""
-    torch.manual_seed(0)
+    draws.seed(0)
     module, x = nn.Linear(4096, 60).to(dtype), torch.randn(16, 4096, dtype=dtype)
     before, found = torch.get_num_threads(), []
     try:
@@ -343,7 +344,7 @@ def test_nothing_is_fused_into_a_product_without_epilogue_fusion() -> None:
 
 
 def test_a_product_spelt_by_hand_computes_its_operands_as_it_reads_them() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The column's own number is part of the right operand, and the row's of the left one."""
@@ -356,7 +357,7 @@ def test_a_product_spelt_by_hand_computes_its_operands_as_it_reads_them() -> Non
 
 
 def test_a_sum_over_two_axes_is_a_product_if_rows_lie_evenly() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     places = torch.randint(0, 32, (40,))
 
     def spelt(x: torch.Tensor, w: torch.Tensor) -> Any:

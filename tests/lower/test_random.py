@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import litz
 from litz.ir.philox import random_bits
+from tests import draws
 
 RAISE = {"on_error": "raise"}
 N = 40_000
@@ -45,9 +46,9 @@ def test_a_seed_fixes_the_numbers_and_calls_differ(case: str) -> None:
     explanation = litz.explain(CASES[case])
     assert set(explanation.aten_ops) == {"aten.randint.low"} and explanation.kernels == 1
     compiled = _compiled(CASES[case])
-    torch.manual_seed(7)
+    draws.seed(7)
     first, second = compiled(), compiled()
-    torch.manual_seed(7)
+    draws.seed(7)
     assert torch.equal(compiled(), first)
     assert not torch.equal(first, second)
 
@@ -55,7 +56,7 @@ def test_a_seed_fixes_the_numbers_and_calls_differ(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_moments_are_those_of_eager(case: str) -> None:
     """Mean and spread within five standard errors of the distribution eager draws from."""
-    torch.manual_seed(0)
+    draws.seed(0)
     found, expected = _compiled(CASES[case])().double(), CASES[case]().double()
     spread = expected.std()
     assert abs(found.mean() - expected.mean()) < 5 * spread / N**0.5 * 2**0.5
@@ -65,7 +66,7 @@ def test_the_moments_are_those_of_eager(case: str) -> None:
 
 
 def test_uniform_numbers_fill_their_range_evenly() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     found = _compiled(CASES["rand"])()
     counts = torch.histc(found, bins=64, min=0, max=1)
     chi_squared = ((counts - N / 64) ** 2 / (N / 64)).sum()
@@ -88,17 +89,17 @@ def test_fallback_random_is_eager_bit_for_bit() -> None:
         return F.dropout(x, 0.5) + a * b + torch.rand(x.shape)
 
     x = torch.randn(64, 33)
-    torch.manual_seed(3)
+    draws.seed(3)
     expected = function(x)
     compiled = _compiled(function, fallback_random=True)
-    torch.manual_seed(3)
+    draws.seed(3)
     assert torch.equal(compiled(x), expected)
 
 
 def test_dropout_scales_what_it_keeps_and_its_gradient_uses_the_same_mask() -> None:
     x = torch.ones(N, requires_grad=True)
     compiled = _compiled(lambda x: F.dropout(x, 0.25) * 2)
-    torch.manual_seed(1)
+    draws.seed(1)
     y = compiled(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(gradient, y.detach())
@@ -109,16 +110,16 @@ def test_a_call_advances_the_generator() -> None:
     """What comes after a compiled draw is not what would have come without it."""
     compiled = _compiled(CASES["rand"])
     compiled()
-    torch.manual_seed(5)
+    draws.seed(5)
     untouched = torch.rand(4)
-    torch.manual_seed(5)
+    draws.seed(5)
     compiled()
     assert not torch.equal(torch.rand(4), untouched)
 
 
 def test_normal_numbers_have_the_tails_they_should() -> None:
     """Shares beyond 1, 2 and 3 deviations, within five standard errors."""
-    torch.manual_seed(0)
+    draws.seed(0)
     found = _compiled(CASES["randn"])().abs()
     for limit, share in ((1, 0.3173), (2, 0.0455), (3, 0.0027)):
         error = (share * (1 - share) / N) ** 0.5
@@ -126,7 +127,7 @@ def test_normal_numbers_have_the_tails_they_should() -> None:
 
 
 def test_integers_are_drawn_evenly() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     counts = torch.bincount(_compiled(CASES["randint"])() + 3, minlength=12).double()
     chi_squared = ((counts - N / 12) ** 2 / (N / 12)).sum()
     assert len(counts) == 12 and chi_squared < 11 + 5 * (2 * 11) ** 0.5
@@ -146,7 +147,7 @@ def test_what_a_checkpoint_draws_again_is_the_same() -> None:
 
     x = torch.full((N,), 0.5, requires_grad=True)
     compiled = _compiled(lambda x: checkpoint(region, x, use_reentrant=False) * x)
-    torch.manual_seed(2)
+    draws.seed(2)
     y = compiled(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     factor = y.detach() / 0.25  # of x twice: once in the region, once behind it

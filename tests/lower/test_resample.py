@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import draws
 from tests.lower.agreement import FLOATS, HALVES, agree
 from tests.stages import stages
 
@@ -26,7 +27,7 @@ CASES = [(mode, rank) for mode, ranks in MODES.items() for rank in ranks]
 
 
 def images(rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    torch.manual_seed(0)
+    draws.seed(0)
     return torch.randn(2, 3, *(7, 5, 6)[:rank]).to(dtype)
 
 
@@ -65,7 +66,7 @@ def test_trusted_indices_are_not_checked() -> None:
 
 def grids(rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     """Coordinates inside, on the border, and far outside."""
-    torch.manual_seed(1)
+    draws.seed(1)
     grid = torch.randn(2, *(3, 4, 5)[:rank], rank).to(dtype) * 1.5
     grid.view(-1)[:4] = torch.tensor([-1.0, 1.0, 0.0, 40.0])
     return grid

@@ -10,13 +10,14 @@ import torch
 
 import litz
 from litz.errors import IndexOutOfRange
+from tests import draws
 
 RAISE = {"on_error": "raise"}
 TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.uint8]
 
 
 def _tensors(dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    torch.manual_seed(0)
+    draws.seed(0)
     return {
         "x": (torch.randn(8, 6) * 5).to(dtype),
         "s": (torch.randn(4, 6) * 5).to(dtype),
@@ -94,7 +95,7 @@ def test_index_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> No
 
 
 def test_large_scatters_do_not_depend_on_threads() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     x, s = torch.zeros(50, 512), torch.randn(4000, 512)
     index = torch.randint(0, 50, (4000,))
 

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from litz.backend import litz
 from litz.report import Explanation
+from tests import draws
 from tests.ops.exceptions import GRADIENTS
 from tests.ops.opinfo import Outcome, _seed, count_sample, every_op, name_of
 from tests.ops.pool import run_all
@@ -100,7 +101,7 @@ def gradients(
     if sample.output_process_fn_grad is not None:
         result = sample.output_process_fn_grad(result)
     outputs = [t for t in pytree.tree_leaves(result) if _wants(t)]
-    draw = torch.Generator().manual_seed(1)
+    draw = draws.generator(1)
     weights = [torch.randn(t.shape, generator=draw, dtype=torch.float64).to(t.dtype)
                for t in outputs]  # fmt: skip
     return list(torch.autograd.grad(outputs, inputs, weights, allow_unused=True))

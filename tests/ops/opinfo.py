@@ -6,7 +6,6 @@ or unsupported by torch's own machinery (the backend `aot_eager` fails on the sa
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from torch.utils import _pytree as pytree
 from litz.backend import litz
 from litz.fuzz.compare import judge, meaning
 from litz.report import Explanation
+from tests import draws
 from tests.ops.exceptions import UNDEFINED
 
 DTYPES = [
@@ -99,8 +99,7 @@ def every_op() -> list[Any]:
 
 
 def _seed(number: int = 0) -> None:
-    torch.manual_seed(number)
-    random.seed(number)
+    draws.seed(number)
 
 
 def samples(op: Any, dtype: torch.dtype, most: int, device: str = "cpu") -> Iterator[Any]:

@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from litz import passes
 from litz.ir.graph import Graph
 from litz.passes.channels_last_training import MASK, OPERANDS, channels_last_training
+from tests import draws
 
 # The package's attribute of that name is the function.
 MODULE = sys.modules["litz.passes.channels_last_training"]
@@ -76,7 +77,7 @@ def test_gradients_and_where_they_lie(
 
 
 def test_a_network_follows_eager() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     network = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
         nn.Conv2d(16, 24, 3, bias=False), nn.BatchNorm2d(24), nn.SiLU(), nn.AvgPool2d(2),
@@ -89,7 +90,7 @@ def test_a_network_follows_eager() -> None:
         network.load_state_dict(state)
         optimizer, found = torch.optim.SGD(network.parameters(), 0.1), []
         for k in range(6):
-            torch.manual_seed(k)
+            draws.seed(k)
             loss = run(torch.randn(8, 3, 32, 32)).square().mean()
             loss.backward()
             optimizer.step()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import litz
 from litz.report import Explanation
+from tests import draws
 
 ON = {"cpp.enable_concat_linear": True, "on_error": "raise"}
 
@@ -39,7 +40,7 @@ def _products(notes: Explanation) -> int:
 
 @pytest.mark.parametrize(("kind", "products"), [("attention", 1), ("gate", 1), ("shown", 3)])
 def test_one_product_that_follows_its_parameters(kind: str, products: int) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     model, x = Heads(kind), torch.randn(2, 20, 48)
     torch._dynamo.reset()
     with torch.no_grad(), litz.config.patch(ON):

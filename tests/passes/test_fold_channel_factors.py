@@ -13,6 +13,7 @@ import litz
 from litz.ir.expr import walk
 from litz.ir.program import Kernel
 from litz.report import Explanation
+from tests import draws
 
 
 def _norm(channels: int, kind: type[nn.Module] = nn.BatchNorm2d) -> nn.Module:
@@ -86,7 +87,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models(name: str) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     model, x = MODELS[name]()
     model.eval()
     compiled = torch.compile(model, backend="litz", options={"on_error": "raise"})

@@ -8,6 +8,7 @@ import networkx
 import pytest
 
 from litz.passes.min_cut import INFINITE, Network
+from tests import draws
 
 
 def _random_network(draw: random.Random) -> tuple[Network, dict[tuple[int, int], int]]:
@@ -23,7 +24,7 @@ def _random_network(draw: random.Random) -> tuple[Network, dict[tuple[int, int],
 
 @pytest.mark.parametrize("seed", range(100))
 def test_cuts_cost_what_they_must(seed: int) -> None:
-    network, capacities = _random_network(random.Random(seed))
+    network, capacities = _random_network(draws.python_generator(seed))
     sink = len(network.edges) - 1
     reference = networkx.DiGraph()
     reference.add_nodes_from(range(sink + 1))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import litz
 from litz.ir.program import Extern, Kernel
+from tests import draws
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN"
@@ -54,7 +55,7 @@ def _agree(compiled: nn.Module, model: nn.Module) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_follow_parameters(kind: str) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     model = Block(kind)
     compiled = torch.compile(model, backend="litz", options={"on_error": "raise"})
     with torch.no_grad():

@@ -26,6 +26,7 @@ from litz.errors import CustomPassFailed
 from litz.passes import partition
 from litz.passes.partition import cut_joint_graph
 from litz.passes.recompute import bytes_of
+from tests import draws
 
 aten = torch.ops.aten
 RAISE = {"on_error": "raise"}
@@ -47,7 +48,7 @@ class Cut:
             decompositions=decompositions(),
         )
         inputs = [t.clone().requires_grad_() for t in given]
-        torch.manual_seed(0)
+        draws.seed(0)
         torch.compile(function, backend=hook)(*inputs).sum().backward()
         self.gradients = [t.grad for t in inputs]
 
@@ -186,7 +187,7 @@ def test_recomputed_dropout_draws_the_same_mask() -> None:
         lambda x: checkpoint(region, x, use_reentrant=False).sin(), backend="litz", options=RAISE
     )
     for seed in range(2):
-        torch.manual_seed(seed)
+        draws.seed(seed)
         y = compiled(x)
         (gradient,) = torch.autograd.grad(y.sum(), x)
         kept = y.detach() != 0

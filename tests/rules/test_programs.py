@@ -16,6 +16,7 @@ from litz.ir.interpret import Environment, convert, evaluate
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer
 from litz.rewrite import simplify_value
+from tests import draws
 
 POINTS = axis("i0", 12)
 FLOAT_VALUES = [0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 1e38, 1e-40, np.inf, -np.inf, np.nan, 3.1]
@@ -87,7 +88,7 @@ def work(root: Expr) -> int:
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 1 << 32), st.sampled_from([F32, I64, U8, BOOL, BF16]), st.integers(1, 5))
 def test_random_expressions_keep_their_bits(seed: int, dtype: DType, depth: int) -> None:
-    root = random_expression(dtype, depth, np.random.default_rng(seed))
+    root = random_expression(dtype, depth, draws.numpy_generator(seed))
     simple = simplify_value(root, emulate_precision_casts=True)
     before, after = value_of(root), value_of(simple)
     np.testing.assert_array_equal(before, after)

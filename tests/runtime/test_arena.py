@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from litz.runtime import memory
+from tests import draws
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -33,7 +34,7 @@ def _none_idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _check(fast: Function, function: Function, size: int) -> None:
-    x = torch.randn(size, size, generator=torch.Generator().manual_seed(size))
+    x = torch.randn(size, size, generator=draws.generator(size))
     torch.testing.assert_close(fast(x), function(x), rtol=1e-4, atol=1e-4)
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from litz.errors import InputMismatch, NotFinite
+from tests import draws
 from tests.stages import compiled
 
 X = torch.tensor([1.0, 2.0, -1.0, 4.0])
@@ -70,7 +71,7 @@ def test_infinities_that_a_backward_graph_is_given() -> None:
     torch._dynamo.reset()
     options = {"nan_asserts": True, "on_error": "raise"}
     run = torch.compile(masked, backend="litz", options=options)
-    found, expected = (torch.randn(4, 4, generator=torch.Generator().manual_seed(0)) for _ in "ab")
+    found, expected = (torch.randn(4, 4, generator=draws.generator(0)) for _ in "ab")
     for x, call in ((found, run), (expected, masked)):
         call(x.requires_grad_()).backward(torch.ones(4, 4))
     torch.testing.assert_close(found.grad, expected.grad)

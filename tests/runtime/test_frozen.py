@@ -18,6 +18,7 @@ from litz.errors import DiscardedParameter, FrozenParameterChanged
 from litz.ir.program import Extern
 from litz.report import Explanation, Report
 from litz.runtime import CompiledGraph
+from tests import draws
 
 
 class Model(nn.Module):
@@ -38,12 +39,12 @@ class Model(nn.Module):
 
 
 def _inputs() -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
+    draws.seed(1)
     return torch.randn(40, 64), torch.randn(2, 3, 12, 12)
 
 
 def _model() -> Model:
-    torch.manual_seed(0)
+    draws.seed(0)
     return Model().eval()
 
 
@@ -267,7 +268,7 @@ class Tied(nn.Module):
 
 @torch.no_grad()
 def test_discarded_parameters_have_no_memory() -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     model, x = Tied(), torch.randn(20, 256)
     expected = model(x)
     storage = StorageWeakRef(model.first.weight.untyped_storage())

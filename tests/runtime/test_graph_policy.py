@@ -17,9 +17,10 @@ from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, KernelGraph, Origin, ViewArg
 from litz.runtime import for_size, policy_of
 from litz.runtime.graph_policy import Policy, require
+from tests import draws
 from tests.stages import stages
 
-X = torch.randn(6, 20, generator=torch.Generator().manual_seed(0))
+X = torch.randn(6, 20, generator=draws.generator(0))
 GRAPHS = Config(triton=Triton(cudagraphs=True))
 REQUIRED = Config(triton=Triton(require_cudagraphs=True))
 

@@ -80,6 +80,14 @@ def test_the_oldest_set_makes_room(made: list[Held], monkeypatch: pytest.MonkeyP
     assert held.made == 4 and len(held.sets) == 2
 
 
+def test_many_sets_have_room(made: list[Held], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_module, "MOST_SETS", 8)
+    run, layers = _apply(), [nn.Linear(64, 48) for _ in range(7)]
+    _check(run, layers)
+    _check(run, layers)
+    assert made[0].made == len(made[0].sets) == 7
+
+
 @pytest.mark.parametrize("name", ["linear", "convolution"])
 def test_threads_with_modules_of_their_own(made: list[Held], name: str) -> None:
     if name == "linear":

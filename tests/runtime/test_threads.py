@@ -9,10 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import draws
 from tests.stages import compiled
 
-X = torch.randn(96, 1031, generator=torch.Generator().manual_seed(0))
-W = torch.randn(1031, generator=torch.Generator().manual_seed(1))
+X = torch.randn(96, 1031, generator=draws.generator(0))
+W = torch.randn(1031, generator=draws.generator(1))
 
 FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "pointwise": lambda x, w: F.gelu(x * w) + x,

@@ -16,6 +16,7 @@ from litz.ir.interpret import run_kernels
 from litz.ir.program import Buffer, Kernel, KernelGraph
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.sizes import span
+from tests import draws
 from tests.stages import stages
 from tests.test_stages import FUNCTIONS
 
@@ -28,9 +29,9 @@ def _window(flat: Array, buffer: Buffer) -> Array:
     return as_strided(flat, shape, [s.number * flat.itemsize for s in buffer.strides])
 
 
-def _storage(buffer: Buffer, draws: np.random.Generator) -> Array:
+def _storage(buffer: Buffer, numbers: np.random.Generator) -> Array:
     """Random numbers; integers are zero or one, so that they are indices of anything."""
-    values = 3 * draws.standard_normal(max(span(buffer).number, 1))
+    values = 3 * numbers.standard_normal(max(span(buffer).number, 1))
     return (values if buffer.dtype.is_float else values > 0).astype(buffer.dtype.numpy)
 
 
@@ -53,9 +54,9 @@ def _flat(made: ScheduledKernel, storage: dict[Buffer, Array]) -> dict[Buffer, A
 def test_a_scheduled_kernel_computes_the_same(name: str, options: dict[str, Any]) -> None:
     function, inputs = FUNCTIONS[name]
     made = stages(function, *inputs, **options)
-    draws = np.random.default_rng(0)
+    numbers = draws.numpy_generator(0)
     for kernel, scheduled in zip(made.plan.graph.kernels, made.scheduled, strict=True):
-        storage = {b: _storage(b, draws) for b in scheduled.arguments}
+        storage = {b: _storage(b, numbers) for b in scheduled.arguments}
         expected, found = _plain(kernel, storage), _flat(scheduled, storage)
         assert set(kernel.writes) <= set(found)
         for buffer, values in found.items():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests import draws
 from tests.stages import compiled, linked, stages
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8)
 
 
 def _numbers(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
+    generator = draws.generator(0)
     return (torch.randn(*shape, generator=generator) * 9).to(dtype)
 
 

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from litz.backend import litz
 from litz.report import Explanation
+from tests import draws
 from tests.train.following import RAISE, batches
 
 PROCESSES = 2
@@ -58,7 +59,7 @@ def wrapped(kind: str, model: nn.Module) -> nn.Module:
 
 def losses(kind: str, rank: int, notes: Explanation | None = None) -> list[float]:
     """The loss of this process, which sees its own half of each batch."""
-    torch.manual_seed(0)
+    draws.seed(0)
     whole = wrapped(kind, Pair())
     backend = partial(litz, options=RAISE, explanation=notes)
     call: Any = whole if notes is None else torch.compile(whole, backend=backend)

@@ -15,6 +15,7 @@ import torch
 import litz
 from litz.backend import litz as backend
 from litz.report import Explanation
+from tests import draws
 
 STEPS = 20
 RAISE = {"on_error": "raise"}
@@ -25,16 +26,16 @@ Make = Callable[[Callable[..., Any]], tuple[torch.nn.Module, Step]]
 
 
 def batches(*shape: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
+    generator = draws.generator(1)
     return [torch.randn(*shape, generator=generator) for _ in range(STEPS)]
 
 
 def run(make: Make, compile: Callable[..., Any], given: list[torch.Tensor]) -> Any:
     """The losses, and the parameters and buffers at the end."""
     litz.reset()
-    torch.manual_seed(0)
+    draws.seed(0)
     model, step = make(compile)
-    torch.manual_seed(1)
+    draws.seed(1)
     losses = [step(number, batch).item() for number, batch in enumerate(given)]
     state = {name: t.detach().clone() for name, t in model.state_dict().items()}
     return torch.tensor(losses, dtype=torch.float64), state

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import litz
+from tests import draws
 
 WORDS, WIDTH, HEADS, LAYERS, LENGTH, BATCH, STEPS = 48, 64, 4, 2, 32, 8, 200
 SEEDS = range(5)
@@ -41,7 +42,7 @@ class GPT(nn.Module):
 
 def _text(length: int) -> torch.Tensor:
     """Each word follows from the two before it, most of the time."""
-    draw = torch.Generator().manual_seed(0)
+    draw = draws.generator(0)
     table = torch.randint(0, WORDS, (WORDS, WORDS), generator=draw)
     chance = torch.rand(length, generator=draw) < 0.1
     other = torch.randint(0, WORDS, (length,), generator=draw)
@@ -53,7 +54,7 @@ def _text(length: int) -> torch.Tensor:
 
 def _trained(seed: int, backend: str) -> float:
     """The mean loss of the last twenty steps."""
-    torch.manual_seed(seed)
+    draws.seed(seed)
     text, model = _text(20_000), GPT()
     run = model if backend == "eager" else litz.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)

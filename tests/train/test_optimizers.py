@@ -13,6 +13,7 @@ import litz
 from litz.backend import litz as backend
 from litz.lower.registry import rule_for
 from litz.report import Explanation
+from tests import draws
 
 SIZES = [(8, 16), (33,), (4, 3, 5)]
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -26,14 +27,14 @@ ONE_BY_ONE = ("SGD", "AdamW")  # the same updates, written as loops over paramet
 
 
 def parameters(count: int = 3) -> list[torch.nn.Parameter]:
-    draw = torch.Generator().manual_seed(0)
+    draw = draws.generator(0)
     return [
         torch.nn.Parameter(torch.randn(SIZES[k % len(SIZES)], generator=draw)) for k in range(count)
     ]
 
 
 def set_gradients(held: list[torch.nn.Parameter], seed: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
+    draw = draws.generator(seed)
     for p in held:
         p.grad = torch.randn(p.shape, generator=draw)
 

@@ -24,6 +24,7 @@ from litz.ir import eighths
 from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
+from tests import draws
 from tests.codegen import test_op_tables
 from tests.codegen.triton import parts, sizes
 from tests.codegen.triton.apart import told
@@ -34,23 +35,21 @@ Case = tuple[Callable[..., Any], tuple[Any, ...]]
 D, H = X.double(), X.half()
 L = torch.tensor([[0, 5, 5, 2], [3, 3, 1, 0]])
 U = (X.abs() * 20).to(torch.uint8)
-P = torch.rand(6, 20, generator=torch.Generator().manual_seed(1))
-CUBE = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(2))
+P = torch.rand(6, 20, generator=draws.generator(1))
+CUBE = torch.randn(3, 4, 5, generator=draws.generator(2))
 SCALAR = torch.tensor(2.5)
-WIDE = torch.randn(6, 300, generator=torch.Generator().manual_seed(4))
-IMAGES = torch.randn(2, 8, 15, 15, generator=torch.Generator().manual_seed(5))
-ROWS_OF_128 = torch.randn(5, 128, generator=torch.Generator().manual_seed(6))
+WIDE = torch.randn(6, 300, generator=draws.generator(4))
+IMAGES = torch.randn(2, 8, 15, 15, generator=draws.generator(5))
+ROWS_OF_128 = torch.randn(5, 128, generator=draws.generator(6))
 INFINITE = torch.full((6, 20), -math.inf)
 INFINITE[1:, ::3] = X[1:, ::3]
 INFINITE[2, 7], INFINITE[3, 4], INFINITE[4, :9], INFINITE[5, 11] = (
     math.inf, math.nan, -math.inf, -3e38
 )  # fmt: skip
-W8 = torch.randint(
-    -128, 128, (70, 128), generator=torch.Generator().manual_seed(9), dtype=torch.int8
-)
-S8 = torch.rand(70, generator=torch.Generator().manual_seed(10)).bfloat16()
+W8 = torch.randint(-128, 128, (70, 128), generator=draws.generator(9), dtype=torch.int8)
+S8 = torch.rand(70, generator=draws.generator(10)).bfloat16()
 EIGHTHS = torch.arange(37 * 7).to(torch.uint8).view(37, 7).view(torch.float8_e4m3fn)
-SQUARE = torch.randn(128, 128, generator=torch.Generator().manual_seed(7)) / 8
+SQUARE = torch.randn(128, 128, generator=draws.generator(7)) / 8
 
 
 def _updated(x: torch.Tensor) -> torch.Tensor:
@@ -59,11 +58,11 @@ def _updated(x: torch.Tensor) -> torch.Tensor:
 
 
 def _random(x: torch.Tensor) -> torch.Tensor:
-    torch.manual_seed(3)
+    draws.seed(3)
     return torch.rand_like(x) + torch.randint_like(x, 0, 9) + torch.randn_like(x) * 0
 
 
-LONG = torch.randn(17, 37, generator=torch.Generator().manual_seed(8)).bfloat16()
+LONG = torch.randn(17, 37, generator=draws.generator(8)).bfloat16()
 OPS: dict[str, Case] = {
     "odd_rows": (
         lambda b: [b.softmax(1), b.float().log_softmax(1), b.float().sum(1), b.amax(1)], (LONG,)
@@ -420,9 +419,9 @@ def compared(made: Any, plain: str) -> tuple[Any, ...]:
     """Run what the stages made and hold it against the interpreter of the loop IR."""
     there = _interpreter()
     graph, device = there.graph_of(made)
-    torch.manual_seed(0)
+    draws.seed(0)
     found = [as_array(t) for t in there.ran(graph, device, made.inputs)]
-    torch.manual_seed(0)
+    draws.seed(0)
     expected = made.fused()
     assert device.launches == len(made.plan.graph.kernels)
     assert len(found) == len(expected)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from litz.runtime.cudagraphs import WARM_UPS
+from tests import draws
 
 CALLS = WARM_UPS + 4
 
@@ -68,8 +69,8 @@ def _shows_inputs(x: torch.Tensor, w: torch.Tensor) -> Any:
 def check(there: Any, function: Callable[..., Any], parts: int, shown: int, holding: bool) -> None:
     """`shown` parts give outputs: while those live, each call needs a recording of its own."""
     _define_unsafe()
-    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
-    w = torch.randn(6, 8, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(6, 8, generator=draws.generator(1))
+    w = torch.randn(6, 8, generator=draws.generator(2))
     graph, device = there.graph_of(there.tiled(function, x, w), **{"triton.cudagraphs": True})
     assert graph.policy.recorded == parts, graph.policy
     kept: list[Any] = []

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from litz.ir.choices import ANY, Choices, ProductChoice
+from tests import draws
 from tests.codegen.triton.apart import told
 from tests.codegen.triton.cases import _interpreter
 from tests.stages import as_array
@@ -25,7 +26,7 @@ TYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "i8
 
 
 def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
+    generator = draws.generator(seed)
     if dtype is torch.int8:
         return torch.randint(-90, 90, shape, generator=generator).to(dtype)
     return torch.randn(*shape, generator=generator).to(dtype)
@@ -196,7 +197,7 @@ def _normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 I8, U8 = drawn(8, 90, 96, dtype=torch.int8), drawn(9, 90, 48, dtype=torch.int8).view(torch.uint8)
 S, G = drawn(10, 90) / 8, drawn(11, 3, 90) / 8
-ROWS = torch.randint(0, 70, (40,), generator=torch.Generator().manual_seed(12))
+ROWS = torch.randint(0, 70, (40,), generator=draws.generator(12))
 INSIDE = _choice("TILES", prologue=True)
 ALONE = {"max_autotune_gemm_backends": "LITZ"}
 # What computes an operand, computed where it is read.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tests import draws
 from tests.dynamic.symbolic import Symbolic
 from tests.dynamic.test_programs import PROGRAMS
 
@@ -45,7 +46,7 @@ def check(there: Any, program: Callable[..., Any], shapes: Any = SHAPES) -> list
     with there.interpreting() as made:
         symbolic = Symbolic(program)
         for k, shape in enumerate(shapes):
-            x = torch.randn(shape, generator=torch.Generator().manual_seed(k))
+            x = torch.randn(shape, generator=draws.generator(k))
             for _ in range(3 if x.numel() < MANY else 1):  # the interpreter takes its time
                 symbolic.check(x, interpret=False, rtol=1e-4, atol=1e-4)
         assert symbolic.graphs == len(made) == 1, len(made)
