@@ -61,6 +61,11 @@ class Cpp:
         "lower",
         "Keep a copy of each parameter in the order in which matrix products read it.",
     )
+    fold_channel_factors: bool = flag(
+        True,
+        "passes",
+        "Put what scales and shifts the channels of a layer into the weights that are kept of it.",
+    )
     enable_concat_linear: bool = flag(
         False,
         "passes",

@@ -151,7 +151,7 @@ def _has_effect(step: Loop | Extern) -> bool:
     """Whether it does more than to make its results."""
     if not isinstance(step, Extern) or step.binds:
         return isinstance(step, Extern) and (step.ordered or bool(step.mutates))
-    return step.ordered or bool(step.mutates) or not step.writes
+    return step.ordered or bool(step.mutates) or not step.writes or step.asks
 
 
 def _input(low: Lowering, node: torch.fx.Node) -> Any:

@@ -73,7 +73,7 @@ PASSES = [
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(remove_identities),
-    Pass(fold_channel_factors, "cpp.weight_prepack"),
+    Pass(fold_channel_factors, "cpp.fold_channel_factors", informed=True),
     Pass(lift_convolutions, "layout_optimization"),
     Pass(patches_as_products, "layout_optimization"),
     Pass(channels_last, "layout_optimization", informed=True),

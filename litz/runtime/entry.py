@@ -126,6 +126,9 @@ class Entry(Wording):
             else:
                 given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
                 self.lines.append(f"held = refresh(space, ({given}))")
+                if self.held.questions:
+                    inputs = ", ".join(name for _, name in self._named_inputs())
+                    self.lines.append(f"if held is None: return unfolded([{inputs}])")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
