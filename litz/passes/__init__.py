@@ -22,6 +22,7 @@ from litz.config import Config
 from litz.errors import CustomPassFailed, PassFailed
 from litz.ir.graph import Graph, at_path
 from litz.ir.program import Decision
+from litz.passes.cast_tangents import cast_tangents
 from litz.passes.channels_last import channels_last
 from litz.passes.channels_last_training import channels_last_training
 from litz.passes.concat_linears import concat_linears
@@ -85,6 +86,7 @@ PASSES = [
 ]
 # Over forward and backward at once: what both compute becomes one value, to keep or to make twice.
 JOINT_PASSES = [
+    Pass(cast_tangents),
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(seed_random_ops, unless="fallback_random"),
