@@ -42,6 +42,7 @@ from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
 from litz.passes.seed_random_ops import seed_random_ops
 from litz.passes.split_dropouts import split_dropouts
+from litz.passes.verify import Laws
 from litz.target import Target
 from litz.trace import IR, Trace, stage
 
@@ -108,10 +109,11 @@ def partition(
     named = [str(n.target) for n in joint.graph.nodes if n.op == "get_attr"]
     graph = Graph(joint, "joint", attributes={name: at_path(joint, name) for name in named})
     run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
+    laws = Laws(graph) if config.verify else None
     with unset_fake_temporarily():  # torch traces with tensors that hold no data; passes compute
         for each in JOINT_PASSES:
             if each.is_on(config):
-                _run(each, graph, trace)
+                _run(each, graph, trace, laws)
     run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     static = tuple(static_lifetime_input_indices or ())
     if config.custom_partitioner_fn is None:
@@ -142,22 +144,26 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
         run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
         run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     run_hook("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass, graph)
+    laws = Laws(graph) if config.verify else None
     for each in PASSES:
         if each.is_on(config):
             given = (target, config) if each.informed else ()
-            changes[each.name] = _run(each, graph, trace, *given)
+            changes[each.name] = _run(each, graph, trace, laws, *given)
     run_hook("post_grad_custom_post_pass", config.post_grad_custom_post_pass, graph)
     graph.module.graph.lint()
     graph.module.meta["passes"] = changes
     return graph
 
 
-def _run(each: Pass, graph: Graph, trace: Trace | None, *given: Any) -> int:
+def _run(each: Pass, graph: Graph, trace: Trace | None, laws: Laws | None, *given: Any) -> int:
     shown = trace is not None and trace.shows(IR)
     before = str(graph.module.graph) if shown else ""
     try:
         with trace.span(each.name) if trace else nullcontext():
             count = each.run(graph, *given)
+        if laws is not None:
+            with trace.span("verify") if trace else nullcontext():
+                laws.check(graph)
     except Exception as error:
         raise PassFailed(each.name, error) from error
     if trace is not None and shown and count:
