@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,7 @@ from litz.ir.graph import NamedTensor
 from litz.lower import GUARDS
 from litz.passes import partition
 from litz.report import BySizes, Explanation, Fallback, unread
-from litz.runtime import CompiledGraph, for_size
+from litz.runtime import CompiledGraph, DeviceGraph, for_size
 from litz.runtime.memory import watched
 from litz.runtime.modes import apart, function_modes, without_modes
 from litz.trace import Trace
@@ -113,6 +114,7 @@ def _compiled_or_eager(
         _refuse(error, kind, config, notes)
         return _eager(module)
     notes.graphs.append(report)
+    _provide_unfolded(compiled, partial(_compiled_or_eager, module, kind), config, notes)
     frozen = compiled.frozen if isinstance(compiled, CompiledGraph) else None
     if parameters and frozen is not None and not frozen.discards:
         frozen.elsewhere = others or ByParameters(module, kind, config, notes, parameters)
@@ -136,7 +138,29 @@ def _for_all_sizes(
         notes.by_size.append(BySizes(kind, str(error)))
         return BySize(module, kind, config, notes)
     notes.graphs.append(report)
+    _provide_unfolded(compiled, partial(_for_all_sizes, module, kind), config, notes)
     return compiled.call
+
+
+def _provide_unfolded(
+    compiled: CompiledGraph | DeviceGraph, compile: Callable[..., Callable[..., Any]],
+    config: Config, notes: Explanation,
+) -> None:  # fmt: skip
+    """For parameters that may not be folded into each other: the same graph without folds, compiled
+    when a call first needs it."""
+    if not isinstance(compiled, CompiledGraph) or not compiled.asks:
+        return
+    plain = replace(config, cpp=replace(config.cpp, fold_channel_factors=False))
+    made: list[Callable[..., Any]] = []
+    lock = threading.Lock()
+
+    def unfolded(args: list[Any]) -> Any:
+        with lock:
+            if not made:
+                made.append(compile(plain, notes))
+        return made[0](args)
+
+    compiled.unfolded = unfolded
 
 
 def _eager_of(module: torch.fx.GraphModule) -> Callable[..., Any]:

@@ -80,7 +80,7 @@ class Report:
     @property
     def aten_ops(self) -> Counter[str]:
         """How often each op was left to ATen."""
-        return Counter(step.target for step in self.externs if not step.checks)
+        return Counter(s.target for s in self.externs if not s.checks and not s.asks)
 
     def __str__(self) -> str:
         total = 1e3 * sum(s for name, s in self.seconds.items() if "." not in name)

@@ -67,6 +67,11 @@ class Cpp:
         "How such a copy is known to be stale: by its parameter's bytes, or by torch's count of "
         "changes alone, which misses writes through `.data` and NumPy.",
     )
+    fold_channel_factors: bool = flag(
+        True,
+        "passes",
+        "Put what scales and shifts the channels of a layer into the weights that are kept of it.",
+    )
     enable_concat_linear: bool = flag(
         False,
         "passes",

@@ -102,5 +102,13 @@ def why_not_ours(conv: Convolution, lanes: int, single_places: bool) -> str:
     return "" if single_places else "a product, but for conv_1x1_as_mm"
 
 
+def may_be_packed(*where: Any) -> bool:
+    """Whether oneDNN takes an `aten.convolution(image, weight, bias, *where)`. A transposed one is
+    to it what a convolution does backwards, and that one would have further windows where lines
+    are added behind the last whole step; torch allows as many as dilation leaves empty."""
+    stride, _, _, transposed, outside, _ = where
+    return not transposed or all(added < step for added, step in zip(outside, stride, strict=True))
+
+
 def has_onednn() -> bool:
     return bool(torch.backends.mkldnn.is_available())

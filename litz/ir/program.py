@@ -176,6 +176,11 @@ class Extern:
         """Whether it only brings its operand into the form that another call wants."""
         return self.target in PACKERS
 
+    @property
+    def asks(self) -> bool:
+        """Whether it is a question about parameters, answered when something is made of them."""
+        return self.target == "litz.is_foldable.default"
+
     @cached_property
     def reads(self) -> list[Buffer]:
         views = operand_views((self.args, tuple(v for _, v in self.kwargs)))
@@ -392,7 +397,7 @@ class Plan:
 def may_be_held(step: Loop | Kernel | Extern) -> bool:
     """Whether what a step makes of parameters is the same at each call, whatever its sizes."""
     if isinstance(step, Extern):
-        return step.packs
+        return step.packs or step.asks
     if isinstance(step, Loop):
         extents = [a.extent for a in (*step.axes, *step.reduced)]
     else:

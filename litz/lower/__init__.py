@@ -53,12 +53,12 @@ from litz.lower import (
     view,
 )
 from litz.lower.bindings import bindings_of
-from litz.lower.extern import lower_extern
+from litz.lower.extern import lower_extern, lower_update
 from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
 from litz.lower.symbols import GUARDS, UNANSWERED, is_zero, number_or_size, size_of
-from litz.lower.values import FROM_TORCH, Lowering, View, element, positions, to_storage
+from litz.lower.values import FROM_TORCH, Lowering, View, dtype_of, element, positions, to_storage
 from litz.target import Target
 from litz.trace import stage
 
@@ -151,7 +151,7 @@ def _has_effect(step: Loop | Extern) -> bool:
     """Whether it does more than to make its results."""
     if not isinstance(step, Extern) or step.binds:
         return isinstance(step, Extern) and (step.ordered or bool(step.mutates))
-    return step.ordered or bool(step.mutates) or not step.writes
+    return step.ordered or bool(step.mutates) or not step.writes or step.asks
 
 
 def _input(low: Lowering, node: torch.fx.Node) -> Any:
@@ -227,6 +227,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         before = len(low.body)
         try:
             if not is_view:
+                _check_types(like, (args, kwargs))
                 _check_devices(low, like, (args, kwargs))
                 _check_eighths(low, like, (args, kwargs))
             result = lowering(low, like, *args, **kwargs)
@@ -276,6 +277,16 @@ def _check_supported(low: Lowering, like: Any) -> None:
     for tensor in pytree.tree_leaves(like):
         if isinstance(tensor, torch.Tensor) and str(tensor.device) not in supported:
             raise UnsupportedDevice(str(tensor.device), low.origin, supported)
+
+
+def _check_types(like: Any, operands: Any) -> None:
+    """Complex numbers, wide unsigned integers and whatever else has no arithmetic here are ATen's;
+    only views of them are ours, which are index maps."""
+    for leaf in pytree.tree_leaves((like, operands)):
+        opaque = isinstance(leaf, View) and leaf.dtype.kind == "x"
+        opaque = opaque or isinstance(leaf, complex)
+        if opaque or (isinstance(leaf, torch.Tensor) and dtype_of(leaf.dtype).kind == "x"):
+            raise NotGenerated("a type that is not generated")
 
 
 def _check_devices(low: Lowering, like: Any, operands: Any) -> None:
@@ -350,8 +361,9 @@ TEMPLATES = frozenset(
 
 def _write_back(low: Lowering, target: View, source: View) -> View:
     """`copy_` into an input: a store at the end of the program."""
-    if target.dtype.kind == "x" or (target.dtype in EIGHTHS and not low.target.eighths):
-        raise low.unsupported("an in-place update of a type that is not generated")
+    eighths = target.dtype in EIGHTHS and not low.target.eighths
+    if eighths or "x" in (target.dtype.kind, source.dtype.kind):
+        return lower_update(low, target, source)
     place = positions(target.shape)
     value = to_storage(element(source, place, target.dtype), target.dtype)
     index = tuple(target.at(place).index)

@@ -6,6 +6,7 @@ exactly the strides that eager would pass, so that the op sees what it would hav
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,6 +63,16 @@ def lower_extern(
     numbers = [number(r) if isinstance(r, SYMBOLIC) else r for r in results]
     views = [r if b is None else low.whole(b) for b, r in zip(outputs, numbers, strict=True)]
     return views[0] if single else views
+
+
+def lower_update(low: Lowering, target: View, source: View) -> View:
+    """`copy_` into an input of a type that has no arithmetic here: a call at the end."""
+    if source.buffer is target.buffer:
+        raise low.unsupported("an input of this type becomes a view of itself")
+    args = (operand(target), operand(source))
+    call = Extern("aten.copy_.default", args, (), (None,), True, mutates=(target.buffer,))
+    low.body.append(replace(call, origins=(low.origin,)))
+    return target
 
 
 def qualified_name(target: Any) -> str:

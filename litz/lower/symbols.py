@@ -136,6 +136,8 @@ def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
 def _symbol(symbol: Any, environment: Any) -> Expr:
     if not symbol.is_integer:
         return size(str(symbol), LOWEST, None, 1, dtype=F64)
+    if symbol not in environment.var_to_range:  # of a nested tensor: it is handed on, and no number
+        return size(str(symbol), LOWEST, None, HINT)
     low, high = _range(environment.var_to_range[symbol])
     return size(str(symbol), low, high, _hint(symbol, environment))
 

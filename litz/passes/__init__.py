@@ -22,6 +22,7 @@ from litz.config import Config
 from litz.errors import CustomPassFailed, PassFailed, UnsupportedOp
 from litz.ir.graph import Graph, at_path
 from litz.ir.program import Decision
+from litz.passes.cast_tangents import cast_tangents
 from litz.passes.channels_last import channels_last
 from litz.passes.channels_last_training import channels_last_training
 from litz.passes.concat_linears import concat_linears
@@ -43,6 +44,7 @@ from litz.passes.resolve_negation import resolve_negation
 from litz.passes.seed_random_ops import seed_random_ops
 from litz.passes.settle_halves import settle_halves
 from litz.passes.split_dropouts import split_dropouts
+from litz.passes.verify import Laws
 from litz.target import Target
 from litz.trace import IR, Trace, stage
 
@@ -76,7 +78,7 @@ PASSES = [
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(remove_identities),
-    Pass(fold_channel_factors, "cpp.weight_prepack"),
+    Pass(fold_channel_factors, "cpp.fold_channel_factors", informed=True),
     Pass(lift_convolutions, "layout_optimization"),
     Pass(patches_as_products, "layout_optimization"),
     Pass(channels_last, "layout_optimization", informed=True),
@@ -88,6 +90,7 @@ PASSES = [
 ]
 # Over forward and backward at once: what both compute becomes one value, to keep or to make twice.
 JOINT_PASSES = [
+    Pass(cast_tangents),
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(seed_random_ops, unless="fallback_random"),
@@ -110,10 +113,11 @@ def partition(
     named = [str(n.target) for n in joint.graph.nodes if n.op == "get_attr"]
     graph = Graph(joint, "joint", attributes={name: at_path(joint, name) for name in named})
     run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
+    laws = Laws(graph) if config.verify else None
     with unset_fake_temporarily():  # torch traces with tensors that hold no data; passes compute
         for each in JOINT_PASSES:
             if each.is_on(config):
-                _run(each, graph, trace)
+                _run(each, graph, trace, laws)
     run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     static = tuple(static_lifetime_input_indices or ())
     if config.custom_partitioner_fn is None:
@@ -144,22 +148,26 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
         run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
         run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     run_hook("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass, graph)
+    laws = Laws(graph) if config.verify else None
     for each in PASSES:
         if each.is_on(config):
             given = (target, config) if each.informed else ()
-            changes[each.name] = _run(each, graph, trace, *given)
+            changes[each.name] = _run(each, graph, trace, laws, *given)
     run_hook("post_grad_custom_post_pass", config.post_grad_custom_post_pass, graph)
     graph.module.graph.lint()
     graph.module.meta["passes"] = changes
     return graph
 
 
-def _run(each: Pass, graph: Graph, trace: Trace | None, *given: Any) -> int:
+def _run(each: Pass, graph: Graph, trace: Trace | None, laws: Laws | None, *given: Any) -> int:
     shown = trace is not None and trace.shows(IR)
     before = str(graph.module.graph) if shown else ""
     try:
         with trace.span(each.name) if trace else nullcontext():
             count = each.run(graph, *given)
+        if laws is not None:
+            with trace.span("verify") if trace else nullcontext():
+                laws.check(graph)
     except UnsupportedOp:
         raise
     except Exception as error:

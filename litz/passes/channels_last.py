@@ -20,7 +20,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from litz.config import Config
-from litz.ir.convolution import has_onednn
+from litz.ir.convolution import has_onednn, may_be_packed
 from litz.ir.graph import Graph
 from litz.passes.fold_channel_factors import of_parameters
 from litz.passes.fold_strides import HALVES, fold_strides
@@ -96,8 +96,9 @@ def has_parameters(node: Node, known: dict[Node, None]) -> bool:
     """Whether a node convolves with parameters, in float32: its weights can be packed once."""
     if node.target is not aten.convolution.default:
         return False
-    image, weight, bias, *_ = node.args
+    image, weight, bias, *where = node.args
     plain = node.meta["val"].dim() in ORDERS and node.meta["val"].dtype is torch.float32
+    plain = plain and may_be_packed(*where)
     return plain and weight in known and (bias is None or bias in known) and image not in known
 
 
@@ -175,7 +176,16 @@ class Mover:
                 self.back[operand] = self._restrided(operand, user, expected)
             else:
                 return operand  # a tuple: its items are moved, each for itself
-        return self.back[operand]
+        return self._exactly(self.back[operand], user, self.first[operand])
+
+    def _exactly(self, moved: Node, user: Node, expected: torch.Tensor) -> Node:
+        """With eager's strides along dimensions of one as well, if the caller gets it."""
+        if user.op != "output" or moved.meta["val"].stride() == expected.stride():
+            return moved
+        layout = (list(expected.shape), list(expected.stride()))
+        with self.nodes.inserting_before(user):
+            shown = self.nodes.call_function(aten.as_strided.default, (moved, *layout))
+        return self._filled(shown, moved)
 
     def _clone(self, operand: Node, user: Node, order: torch.memory_format) -> Node:
         with self.nodes.inserting_before(user):

@@ -56,6 +56,30 @@ def call(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
     return result if is_expected else None
 
 
+def evaluated(
+    graph: Graph, root: Node, values: dict[Node, torch.Tensor | None]
+) -> torch.Tensor | None:
+    """The value of a node, from those of its operands; None if one of them has none. `values` keeps
+    what was computed on the way."""
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        missing = [n for n in node.all_input_nodes if n not in values]
+        if missing:
+            stack += missing
+            continue
+        if node not in values:
+            operands = {n: values[n] for n in node.all_input_nodes}
+            if node.op == "get_attr":
+                values[node] = attribute(graph, node)
+            elif node.op != "call_function" or any(v is None for v in operands.values()):
+                values[node] = None
+            else:
+                values[node] = call(node, operands)  # type: ignore[arg-type]
+        stack.pop()
+    return values[root]
+
+
 def replace_by_full(graph: Graph, node: Node, element: torch.Tensor) -> None:
     """Put `aten.full` with the value of a one-element tensor in the place of a node."""
     value = node.meta["val"]

@@ -3,22 +3,28 @@
 In: `Graph`. Out: the number of ops folded. What follows a convolution or a linear layer channel by
 channel, made of parameters alone (a batch norm at inference, a layer's scale), costs nothing if the
 weights carry it. They are made anew only when a parameter changes, as packed weights are; so
-nothing is frozen.
+nothing is frozen. Not every number may be moved from behind a sum into it: `litz.is_foldable` looks
+at the parameters whenever they have changed, and `runtime/held.py` heeds its answer.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
+from litz.config import Config
+from litz.ir.fold_op import RANGE
 from litz.ir.graph import Graph
-from litz.passes.aliasing import viewed_operand
+from litz.passes.aliasing import Aliases, viewed_operand
+from litz.passes.constants import evaluated
+from litz.passes.layout import is_same_tensor_layout
 from litz.passes.purity import is_repeatable
+from litz.target import Target
 
 aten = torch.ops.aten
 
@@ -27,23 +33,33 @@ _ROWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _FOLDED_TYPES = (torch.float32, torch.float64)
 
 
-def fold_channel_factors(graph: Graph) -> int:
+def fold_channel_factors(graph: Graph, _: Target, config: Config) -> int:
     """Puts what scales and shifts the channels of a layer into its weights and bias.
 
     c = aten.convolution(x, w, b, ...)          s = i * g;  t = h - m * s
     y = (c - m) * i * g + h               ->    y = aten.convolution(x, w * s, b * s + t, ...)
     """
-    if graph.kind != "inference" or not graph.static:
+    if graph.kind != "inference" or not graph.static or not config.cpp.weight_prepack:
         return 0
-    known = of_parameters(graph)
+    known = _kept_from_call_to_call(graph)
     folded = 0
     for node in graph.nodes:
         layer = _layer(node, known)
         chain = _chain(layer, known) if layer is not None else []
-        if layer is not None and chain:
-            _Folding(graph, layer).fold(chain, known)
+        if layer is not None and chain and _Folding(graph, layer).fold(chain, known):
             folded += len(chain)
     return folded
+
+
+def _kept_from_call_to_call(graph: Graph) -> dict[Node, None]:
+    """Of what depends on parameters alone, all but what the caller gets, and what is made of it."""
+    aliases = Aliases(graph.module.graph)
+    found: dict[Node, None] = {}
+    for node in of_parameters(graph):
+        fresh = node.op != "call_function" or not aliases.leaves(node)
+        if fresh and all(n in found for n in node.all_input_nodes):
+            found[node] = None
+    return found
 
 
 def of_parameters(graph: Graph) -> dict[Node, None]:
@@ -80,8 +96,11 @@ class _Layer:
 
 
 def _layer(node: Node, known: dict[Node, None]) -> _Layer | None:
-    """A plain convolution or product whose weight and bias are parameters."""
+    """A plain convolution or product whose weight and bias are parameters, and whose other operand
+    is not: what is made of parameters alone is kept as a whole."""
     bias: Any = None
+    if node in known:
+        return None
     if node.target is aten.convolution.default:
         _, weight, bias, _, _, _, transposed, _, _ = node.args
         plain, channel = not transposed, 1
@@ -141,27 +160,32 @@ def _link(user: Node, value: Node) -> _Link | None:
     if user.target not in _AFFINE or user.kwargs or len(user.args) != 2:
         return None
     first, second = user.args
-    if first is second or user.meta["val"].dtype != value.meta["val"].dtype:
+    # What stands for the op has the shape, the type and the strides of the layer's own result.
+    if first is second or not is_same_tensor_layout(user.meta["val"], value.meta["val"]):
         return None
     other = second if first is value else first
-    if not _keeps_numbers(user.target, other, first is value):
+    if not _is_carried(user, other, first is value):
         return None
     return _Link(user, other, first is value)
 
 
-def _keeps_numbers(target: Any, other: Any, first: bool) -> bool:
-    """Whether the weights can carry an op: an infinite factor would make their sums no numbers,
-    where the product itself is infinite. So a divisor is a number, and not zero."""
-    finite = isinstance(other, int | float) and math.isfinite(other)
-    if target is aten.div.Tensor:
-        return first and finite and other != 0
-    return finite or isinstance(other, Node) or target is not aten.mul.Tensor
+def _is_carried(user: Node, other: Any, first: bool) -> bool:
+    """Whether weights can carry an op: a parameter is looked at later, a number here. A divisor is
+    a number, since its inverse is rounded."""
+    if isinstance(other, Node):
+        return user.target is not aten.div.Tensor
+    if not isinstance(other, int | float):
+        return False
+    if user.target in (aten.add.Tensor, aten.sub.Tensor):
+        return bool(abs(other) <= torch.finfo(user.meta["val"].dtype).max)
+    scales = first or user.target is aten.mul.Tensor  # other / c is no scale of c
+    return scales and 2.0**-RANGE <= abs(other) <= 2.0**RANGE
 
 
 def _by_channel(other: Any, layer: _Layer, user: Node, known: dict[Node, None]) -> bool:
     """Whether an operand is a number, or one for each channel, of the type of the result."""
     if not isinstance(other, Node):
-        return isinstance(other, int | float)
+        return True
     value = other.meta.get("val")
     if other not in known or not isinstance(value, torch.Tensor):
         return False
@@ -180,28 +204,58 @@ class _Folding:
     layer: _Layer
     scale: Any = None
     shift: Any = None
+    shifts: list[Any] = field(default_factory=list)  # as they are, before they are added up
     made: list[Node] = field(default_factory=list)
 
     @property
     def node(self) -> Node:
         return self.layer.node
 
-    def fold(self, chain: list[_Link], known: dict[Node, None]) -> None:
+    def fold(self, chain: list[_Link], known: dict[Node, None]) -> bool:
+        """Whether the chain was folded: not, if its numbers are known and do not allow it."""
         nodes = self.graph.module.graph
         move_up(known, self.node)
         with nodes.inserting_before(self.node):
             for link in chain:
                 self._add(link)
             weight, bias = self._weights()
+            allowed = self._look(bias, chain[-1].node.target is aten.add.Tensor)
+        if not allowed:
+            for made in reversed(self.made):
+                nodes.erase_node(made)
+            return False
         self._replace(weight, bias)
         known.update(dict.fromkeys(self.made))
         for link in reversed(chain):
             before = link.node.args[0 if link.first else 1]
             link.node.replace_all_uses_with(before)  # type: ignore[arg-type]
             nodes.erase_node(link.node)
+        return True
+
+    def _look(self, bias: Any, ends_in_sum: bool) -> bool:
+        """Whether the numbers allow it: asked now if they are constants, else at each change."""
+        given = [self.layer.bias, *self.shifts] if self.layer.bias is not None else self.shifts
+        shifts = [self._vector(each) for each in given]
+        scale = None if self.scale is None else self._vector(self.scale)
+        operands = (self.layer.weight, scale, shifts, bias, ends_in_sum)
+        asked = self._op(torch.ops.litz.is_foldable.default, *operands)
+        self.made.remove(asked)  # it is no value that anything is made of
+        with unset_fake_temporarily():
+            answer = evaluated(self.graph, asked, {})
+        if answer is not None:
+            self.graph.module.graph.erase_node(asked)
+        return answer is None or bool(answer)
+
+    def _vector(self, value: Any) -> Node:
+        if isinstance(value, Node):
+            return value
+        like = self.node.meta["val"]
+        return self._op(aten.full.default, [1], value, dtype=like.dtype, device=like.device)
 
     def _add(self, link: _Link) -> None:
         target, other = link.node.target, self._flat(link.other)
+        if target in (aten.add.Tensor, aten.sub.Tensor):
+            self.shifts.append(other)
         if target in (aten.mul.Tensor, aten.div.Tensor):
             self.scale = other if self.scale is None and target is aten.mul.Tensor else self._call(
                 target, 1.0 if self.scale is None else self.scale, other
@@ -226,15 +280,8 @@ class _Folding:
 
     def _call(self, target: Any, x: Any, y: Any) -> Any:
         if isinstance(x, Node) or isinstance(y, Node):
-            if not isinstance(x, Node):
-                x = self._number(x)
-            return self._op(target, x, y)
+            return self._op(target, self._vector(x), y)
         return float(target(torch.tensor(x, dtype=torch.float64, device="cpu"), y))
-
-    def _number(self, number: float) -> Node:
-        """A tensor of one element, of the type and on the device of the layer's result."""
-        like = self.node.meta["val"]
-        return self._op(aten.full.default, [1], number, dtype=like.dtype, device=like.device)
 
     def _op(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         made = self.graph.module.graph.call_function(target, args, kwargs)
@@ -258,8 +305,7 @@ class _Folding:
             bias = None if bias is None else self._call(aten.mul.Tensor, bias, scale)
         if shift is not None:
             bias = shift if bias is None else self._call(aten.add.Tensor, bias, shift)
-        if bias is not None and not isinstance(bias, Node):
-            bias = self._number(bias)
+        bias = None if bias is None else self._vector(bias)
         if isinstance(bias, Node) and bias.meta["val"].shape != (channels,):
             bias = self._op(aten.expand.default, bias, [channels])
         return weight, bias

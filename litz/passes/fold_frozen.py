@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from litz.ir.graph import Graph
 from litz.passes.aliasing import Aliases, viewed_operand
-from litz.passes.constants import attribute, call, replace_by_attribute
+from litz.passes.constants import evaluated, replace_by_attribute
 from litz.passes.fold_channel_factors import of_parameters
 from litz.passes.fold_constants import has_expected_layout
 
@@ -35,7 +35,7 @@ def fold_frozen(graph: Graph) -> int:
     values: dict[Node, torch.Tensor | None] = {}
     folded = 0
     with unset_fake_temporarily():
-        made = {node: _value(graph, node, values) for node in wanted}
+        made = {node: evaluated(graph, node, values) for node in wanted}
     for node, value in made.items():
         if value is not None and has_expected_layout(node, value):
             replace_by_attribute(graph, node, value)
@@ -65,26 +65,3 @@ def _is_read(user: Node, known: dict[Node, None]) -> bool:
     return not computed or (
         viewed_operand(user) is not None and any(_is_read(u, known) for u in user.users)
     )
-
-
-def _value(
-    graph: Graph, root: Node, values: dict[Node, torch.Tensor | None]
-) -> torch.Tensor | None:
-    """The value of a node, from those of its operands; None if one of them has none."""
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        missing = [n for n in node.all_input_nodes if n not in values]
-        if missing:
-            stack += missing
-            continue
-        if node not in values:
-            operands = {n: values[n] for n in node.all_input_nodes}
-            if node.op == "get_attr":
-                values[node] = attribute(graph, node)
-            elif node.op != "call_function" or None in operands.values():
-                values[node] = None
-            else:
-                values[node] = call(node, operands)  # type: ignore[arg-type]
-        stack.pop()
-    return values[root]

@@ -8,8 +8,11 @@ were, and copies what is left of them in the end. What is made of them alone is 
 
 from __future__ import annotations
 
+from torch.fx import Node
+
 from litz.ir.graph import Graph, constant_name
 from litz.ir.program import Decision
+from litz.passes.aliasing import Aliases, viewed_operand
 
 
 def freeze_parameters(graph: Graph) -> int:
@@ -27,6 +30,7 @@ def freeze_parameters(graph: Graph) -> int:
     places = [n for n in graph.nodes if n.op == "placeholder"]
     first = places[-1].next
     names = _counted(graph)
+    aliases = Aliases(nodes)
     for place in (p for p in places if p.name in names):
         name = f"_frozen_{constant_name(place.name)}"
         tensor = graph.values[place.name][1].detach()
@@ -35,10 +39,17 @@ def freeze_parameters(graph: Graph) -> int:
         with nodes.inserting_before(first):
             read = nodes.get_attr(name)
         read.meta = dict(place.meta)
-        # A parameter that is returned is returned itself.
-        place.replace_all_uses_with(read, delete_user_cb=lambda user: user.op != "output")
+        # A parameter that is returned, as it is or through a view, is returned itself.
+        for user in list(place.users):
+            if user.op != "output" and not _shows(user, place, aliases):
+                user.replace_input_with(place, read)
         graph.frozen[place.name] = graph.values[place.name]
     return len(graph.frozen)
+
+
+def _shows(user: Node, place: Node, aliases: Aliases) -> bool:
+    """Whether the caller gets a parameter through a node."""
+    return viewed_operand(user) is place and aliases.leaves(user)
 
 
 def _counted(graph: Graph) -> list[str]:

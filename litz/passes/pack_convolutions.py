@@ -21,6 +21,7 @@ from litz.ir.convolution import convolution_of, why_not_ours
 from litz.ir.graph import Graph
 from litz.passes.channels_last import ORDERS, has_parameters
 from litz.passes.fold_channel_factors import of_parameters
+from litz.passes.layout import is_static
 from litz.target import Target
 
 aten, mkldnn = torch.ops.aten, torch.ops.mkldnn
@@ -67,6 +68,9 @@ def _can_pack(node: Node, known: dict[Node, None]) -> bool:
     if not has_parameters(node, known):
         return False
     value = node.meta["val"]
+    # The form of a weight depends on the image, whose size has to be a number.
+    if not is_static(value) or not is_static(node.args[0].meta["val"]):  # type: ignore[union-attr]
+        return False
     return bool(value.is_contiguous(memory_format=ORDERS[value.dim()]))
 
 

@@ -35,6 +35,7 @@ from litz.passes.recompute import (
     effort,
     full_effort,
     is_loop,
+    is_random,
     is_told_to_recompute,
     is_view,
     policy,
@@ -147,7 +148,7 @@ class _Joint:
             if node in self.written:  # the backward would see what the forward made of it
                 return _Cost(LAST_RESORT, INFINITE)
             return _Cost(0 if node in self.static else max(bytes_of(value), 1), INFINITE)
-        if is_told_to_recompute(node) and not _is_random(node):  # another draw is another number
+        if is_told_to_recompute(node) and not is_random(node):  # another draw is another number
             return _Cost(INFINITE, 0)
         again = self._again(node, effort_of)
         if policy(node) is CheckpointPolicy.MUST_SAVE and isinstance(value, torch.Tensor):
@@ -212,11 +213,6 @@ def _ancestors(ends: set[Node], nodes: list[Node]) -> set[Node]:
         if node in found or (written_operands(node) and not _starts_backward(node)):
             found.update((node, *node.all_input_nodes))
     return found
-
-
-def _is_random(node: Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags
 
 
 def _keep_between_checkpoints(nodes: list[Node]) -> None:

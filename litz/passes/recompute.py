@@ -69,8 +69,20 @@ def _number(size: Any) -> int:
 
 
 def policy(node: Node) -> CheckpointPolicy | None:
-    """What `torch.utils.checkpoint` asks of a node."""
-    return node.meta.get("recompute")  # type: ignore[no-any-return]
+    """What `torch.utils.checkpoint` asks of a node; of an item, what it asks of all of them."""
+    return _whole(node).meta.get("recompute")  # type: ignore[no-any-return]
+
+
+def is_random(node: Node) -> bool:
+    """Whether another computation would draw other numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(_whole(node).target, "tags", ())
+
+
+def _whole(node: Node) -> Node:
+    """The op that a node is one of the results of."""
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        return node.args[0]
+    return node
 
 
 def is_told_to_recompute(node: Node) -> bool:
@@ -106,9 +118,15 @@ def effort(node: Node) -> float:
 
 
 def full_effort(node: Node) -> float:
-    """The same, of products and whatever else repeats: what counts if memory is short."""
-    known = effort(node)
-    if known < NEVER or not is_repeatable(node):
+    """The same, of products and whatever else repeats: what counts if memory is short. Of several
+    results the op itself counts, and taking one of them costs nothing."""
+    if not is_repeatable(node):
+        return NEVER
+    if node.target is operator.getitem:
+        return 0.0
+    several = isinstance(node.meta.get("val"), (tuple, list)) and not is_view(node)
+    known = NEVER if several else effort(node)
+    if known < NEVER or not isinstance(node.target, OpOverload):
         return known
     moved = bytes_of(node.meta.get("val")) + sum(
         bytes_of(n.meta.get("val")) for n in node.all_input_nodes
@@ -117,8 +135,7 @@ def full_effort(node: Node) -> float:
 
 
 def _flops(node: Node) -> float:
-    assert isinstance(node.target, OpOverload)
-    count = flop_registry.get(node.target.overloadpacket)
+    count = flop_registry.get(node.target.overloadpacket)  # type: ignore[union-attr]
     if count is None:
         return 0.0
     args, kwargs = torch.fx.node.map_arg(

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from litz.ir import random_op as random_op  # registers the op
 from litz.ir.graph import Graph
 from litz.passes.hooks import complete
+from litz.passes.layout import is_row_major
 from litz.passes.recompute import is_told_to_recompute
 
 aten, prims = torch.ops.aten, torch.ops.prims
@@ -36,11 +37,20 @@ def seed_random_ops(graph: Graph) -> int:
     y = d[0]                              m = (b & 0xffffff) * 2**-24 < 0.5
                                           y = x * m * 2.0
     """
-    found = [n for n in graph.nodes if n.target in SEEDED and is_told_to_recompute(n)]
+    found = [n for n in graph.nodes if n.target in SEEDED and _may_be_seeded(n)]
     for node in found:
         _seed(graph.module.graph, node)
     complete(graph)
     return len(found)
+
+
+def _may_be_seeded(node: Node) -> bool:
+    """Whether a checkpoint asks for it, and the bits can be drawn in the order of the result. The
+    others are kept as they are."""
+    value = node.meta["val"]
+    like = value[0] if isinstance(value, tuple) else value
+    idle = node.target is aten.native_dropout.default and not node.args[2]
+    return is_told_to_recompute(node) and is_row_major(like) and not idle
 
 
 def _seed(graph: torch.fx.Graph, node: Node) -> None:
@@ -53,7 +63,7 @@ def _seed(graph: torch.fx.Graph, node: Node) -> None:
         seed = graph.call_function(
             aten.randint.low, limits, {"dtype": torch.int64, "device": like.device}
         )
-        draw = partial(_uniform, Proxy(seed, tracer), like.shape)
+        draw = partial(_uniform, Proxy(seed, tracer), _shape(node, like, tracer))
         args = torch.fx.node.map_arg(node.args, lambda n: Proxy(n, tracer))
         made = SEEDED[node.target](draw, like, *args)  # type: ignore[index]
     meta = {key: held for key, held in node.meta.items() if key != "val"}
@@ -68,6 +78,15 @@ def _seed(graph: torch.fx.Graph, node: Node) -> None:
         graph.erase_node(node)
 
 
+def _shape(node: Node, like: torch.Tensor, tracer: GraphAppendingTracer) -> list[Any]:
+    """The shape of a result: numbers, and symbolic ones as the graph has them, or its operand."""
+    given: Any = node.args[0]
+    if not isinstance(given, Node):
+        return [Proxy(n, tracer) if isinstance(n, Node) else n for n in given]
+    x = Proxy(given, tracer)
+    return [n if isinstance(n, int) else aten.sym_size.int(x, d) for d, n in enumerate(like.shape)]
+
+
 def _results(node: Node, made: Any) -> list[tuple[Node, Proxy]]:
     """What stands for what: a result, or each item of several."""
     if not isinstance(made, tuple):
@@ -78,7 +97,7 @@ def _results(node: Node, made: Any) -> list[tuple[Node, Proxy]]:
 def _uniform(seed: Proxy, shape: Any, stream: int, dtype: torch.dtype) -> Any:
     """Numbers in [0, 1), with all the bits their type can hold."""
     count = FRACTION_BITS[dtype]
-    bits = torch.ops.litz.random_bits.default(aten.add.Tensor(seed, stream), list(shape))
+    bits = torch.ops.litz.random_bits.default(aten.add.Tensor(seed, stream), shape)
     kept = aten.bitwise_and.Scalar(bits, (1 << count) - 1)
     wide = torch.float64 if dtype is torch.float64 else torch.float32
     return aten.mul.Tensor(prims.convert_element_type.default(kept, wide), 2.0**-count)

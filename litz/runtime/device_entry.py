@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
 
 from litz.config import Config
 from litz.ir.expr import Expr
@@ -58,7 +57,7 @@ class DeviceEntry(Entry):
         if self.poisons:
             make = with_poison(device.empty)
             self.names.update(empty=make, empty_large=make)
-        self.names.update(aligned=aligned, reinterpret=_reinterpret_tensor, stream=device.stream)
+        self.names.update(aligned=aligned, stream=device.stream)
         self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type
         self.windows: dict[ViewArg, str] = {}
         inputs = {b for b in plan.graph.inputs if isinstance(b, Buffer)}

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import builtins
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
 
 from litz.config import Config
 from litz.ir.expr import Expr
-from litz.ir.index import product
+from litz.ir.index import ZERO, product
 from litz.ir.lifetimes import cuts, dying_inputs
 from litz.ir.program import (
     Buffer,
@@ -85,6 +87,7 @@ class Entry(Wording):
     ) -> None:  # fmt: skip
         self.plan, self.graph, self.source, self.config = plan, plan.graph, source, config
         self.names: dict[str, Any] = {"empty": empty, "empty_large": empty_large}
+        self.names["reinterpret"] = _reinterpret_tensor
         self.names |= {"math_floor": math.floor, "math_ceil": math.ceil}  # of symbolic numbers
         self.views: dict[ViewArg, int] = {}
         self.local: dict[str, str] = {}  # the Python name of a buffer outside the arena
@@ -108,6 +111,8 @@ class Entry(Wording):
             self.late.await_numbers(symbols, source.computed, source.layout)
             self.names |= {"float_bits": float_bits, "check_failed": check_failed}
         self.lines: list[str] = []
+        self.shown = Counter(shown)
+        self.laid = laid_out_as_shown(plan) if self.thrifty else {}
         self.pending: dict[str, Buffer] = {}  # outputs that have no memory yet
         self.poisons = config.debug_poison_memory
         self.guarded: set[str] = set()  # outputs with a guard behind them
@@ -131,6 +136,9 @@ class Entry(Wording):
             else:
                 given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
                 self.lines.append(f"held = refresh(space, ({given}))")
+                if self.held.questions:
+                    inputs = ", ".join(name for _, name in self._named_inputs())
+                    self.lines.append(f"if held is None: return unfolded([{inputs}])")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
@@ -230,7 +238,8 @@ class Entry(Wording):
 
     def _allocate(self, buffer: Buffer, prefix: str) -> None:
         """Fresh memory for a buffer, with large pages below it if it is large."""
-        sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
+        layout = self.laid.get(buffer.name, buffer)
+        sizes, strides = tuple_text(layout.shape), tuple_text(layout.strides)
         huge = self.config.cpp.huge_pages and buffer_bytes(buffer) >= LARGE
         make = "empty_large" if huge else "empty"
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
@@ -360,6 +369,35 @@ def kernels_from(
         if not isinstance(step, Kernel) or (place in cut and place > position):
             return
         yield step
+
+
+def laid_out_as_shown(plan: Plan) -> dict[str, ViewArg]:
+    """Outputs that only kernels know, which have no need of a shape: the caller's will do."""
+    graph = plan.graph
+    shown = [o.value for o in graph.outputs if isinstance(o.value, ViewArg)]
+    others = {*graph.inputs, *graph.constants, *(b for s in graph.externs for b in s.writes)}
+    others.update(b for s in graph.externs for b in s.reads)
+    counts = Counter(view.buffer for view in shown)
+    return {
+        view.buffer.name: view
+        for view in shown
+        if counts[view.buffer] == 1 and view.buffer not in others and _covers(view)
+        if view.buffer.name not in plan.heirs
+    }
+
+
+def _covers(view: ViewArg) -> bool:
+    """Whether a window shows each element of its buffer once, where the numbers tell."""
+    sizes = (*view.shape, *view.strides, *view.buffer.shape, *view.buffer.strides, view.offset)
+    if not all(n.is_const for n in sizes):
+        return False
+    return view.offset is ZERO and len({n for v in (view, view.buffer) for n in _extents(v)}) == 1
+
+
+def _extents(layout: ViewArg | Buffer) -> tuple[int, int]:
+    """How many elements there are, and how many places from the first to the last."""
+    steps = [(n.number, s.number) for n, s in zip(layout.shape, layout.strides, strict=True)]
+    return math.prod(n for n, _ in steps), 1 + sum((n - 1) * step for n, step in steps)
 
 
 def bound(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:

@@ -43,6 +43,7 @@ class CompiledGraph:
         self.held = None if source.preparation is None else Held(*given)
         if self.held is not None and self.held.is_final:
             self._prepare(constants)
+        self.unfolded: Callable[[list[Any]], Any] | None = None  # the backend provides it
         self.frozen = Frozen(frozen, config.freezing_discard_parameters) if frozen else None
         entry = Entry(plan, source, segments, constants, self.held, config, self.frozen)
         self.constants = list(entry.constants.items())
@@ -62,9 +63,21 @@ class CompiledGraph:
         }  # fmt: skip
         if self.held is not None:
             scope["refresh"] = self.held.refresh
+            scope["unfolded"] = self._unfolded
         if self.frozen is not None:
             scope |= {"still": self.frozen.still, "elsewhere": self.frozen.other}
         return bound(self.text, scope)
+
+    @property
+    def asks(self) -> bool:
+        """Whether there are parameters that it may not compute with."""
+        return self.held is not None and bool(self.held.questions)
+
+    def _unfolded(self, args: list[Any]) -> Any:
+        """A call with parameters that the folds of this graph are not for."""
+        if self.unfolded is None:
+            raise InternalError("nothing stands in for a graph whose folds are not for a parameter")
+        return self.unfolded(args)
 
     def _prepare(self, constants: dict[str, torch.Tensor]) -> None:
         """Make what is held of constants, here and once."""

@@ -9,7 +9,8 @@ left alone for some calls; until then each call makes its own.
 Dynamo gives one graph to all modules of a class, so there is a set of results for each list of
 parameters, known by their addresses. A workspace is bound to one set, and a call keeps it to its
 end. A set goes when one of its parameters does, or when too many others were used since. Example:
-twelve blocks of a model, one after the other, have twelve sets.
+twelve blocks of a model, one after the other, have twelve sets. Questions about parameters (may a
+scale go into the weights?) are answered when a set is made; a set that does not fit is not used.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class HeldSet:
         self.place = ctypes.addressof(self.seen)
         self.record = RECORD.from_buffer(self.seen, ctypes.sizeof(self.seen) - RECORD_BYTES)
         self.versions: list[int] | None = None
+        self.fits = True  # whether the graph may compute with what was made of these parameters
         self.owners: list[Any] = []
         self.watch: Watch | None = None
         self.calm = self.patience = 0
@@ -98,6 +100,7 @@ class Held:
         self._plan, self._layout, self._spaces = plan, source.layout, spaces
         self._names = [b.name for b in plan.sources]
         self._packing = [s for s in plan.graph.body[: plan.graph.prepared] if isinstance(s, Extern)]
+        self.questions = [b.name for s in self._packing if s.asks for b in s.writes]
         self.is_final = set(plan.sources) <= set(plan.graph.constants)  # and so made for good
         self.sets: dict[tuple[int, ...], HeldSet] = {}  # in the order they were last looked for
         self.made = 0  # how often
@@ -129,9 +132,9 @@ class Held:
 
     def refresh(
         self, space: Workspace, parameters: tuple[torch.Tensor, ...]
-    ) -> dict[str, torch.Tensor]:
+    ) -> dict[str, torch.Tensor] | None:
         """The tensors of these parameters, made anew if one is not what it was; their addresses
-        are in the workspace's table."""
+        are in the workspace's table. None if the graph is not for such parameters."""
         with self._lock:
             now = _versions(parameters)
             with TRACKER.lock:
@@ -144,7 +147,7 @@ class Held:
                 if one.left_alone(now):
                     one.watch = self._watch(one, parameters)
                 self._make(one, space.address, dict(zip(self._names, parameters, strict=True)))
-            return one.known
+            return one.known if one.fits else None
 
     def _watch(self, one: HeldSet, parameters: tuple[torch.Tensor, ...]) -> Watch | None:
         if self._check == "contents":
@@ -186,18 +189,22 @@ class Held:
     def _make(self, one: HeldSet, address: int, parameters: dict[str, torch.Tensor]) -> None:
         self._prepare(address)
         known = one.tensors | parameters
-
-        def value(operand: Any) -> Any:
-            if isinstance(operand, ViewArg):
-                base = known[operand.buffer.name]
-                return base if is_whole(operand) else window(base, operand)
-            return operand
-
         with without_modes():
             for step in self._packing:
                 (made,) = step.writes
-                one.known[made.name] = op_of(step)(*map(value, step.args))
+                one.known[made.name] = op_of(step)(*(_operand(a, known) for a in step.args))
+        one.fits = all(one.known[name].item() for name in self.questions)
         self.made += 1
+
+
+def _operand(value: Any, known: dict[str, torch.Tensor]) -> Any:
+    """What a call that packs or asks is given."""
+    if isinstance(value, tuple):
+        return [_operand(each, known) for each in value]
+    if not isinstance(value, ViewArg):
+        return value
+    base = known[value.buffer.name]
+    return base if is_whole(value) else window(base, value)
 
 
 def _nothing_seen(plan: Plan) -> Any:

@@ -7,6 +7,7 @@ on the arena is `views[3]`, an input `x0`, and a dtype, which no text can spell,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from litz.config import Config
 from litz.ir.expr import Expr
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Extern, Kernel, Plan, ViewArg
+from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Plan, ViewArg
 from litz.ir.source import DeviceSource, Source
 from litz.runtime.asserts import assert_finite, meant_by, misaligned, where
 from litz.runtime.late import LateSizes
@@ -27,6 +28,7 @@ class Wording(ABC):
     workspace's list, `local` the Python name of a buffer outside the arena."""
 
     plan: Plan
+    graph: KernelGraph
     source: Source | DeviceSource
     config: Config
     late: LateSizes
@@ -36,6 +38,8 @@ class Wording(ABC):
     lines: list[str]
     in_table: set[str]
     infinite: dict[str, str]
+    shown: Counter[Buffer]  # how many outputs show a buffer
+    laid: dict[str, ViewArg]  # outputs whose tensor is the window that the caller gets
 
     @abstractmethod
     def _allocate(self, buffer: Buffer, prefix: str) -> None:
@@ -46,7 +50,17 @@ class Wording(ABC):
             return number_text(value)
         if not isinstance(value, ViewArg):
             return self._name("value", value)
-        return self._window(value)
+        if is_whole(value) or value.buffer in self.graph.inputs:
+            return self._window(value)
+        # To autograd an output is no view: a caller could not write into it. Those that share
+        # memory share its count of changes, which a backward graph relies on.
+        if self.shown[value.buffer] > 1:
+            return f"{self._window(value)}.detach()"
+        base = self._tensor(value.buffer)
+        if self.laid.get(value.buffer.name) == value:
+            return base
+        layout = f"{tuple_text(value.shape)}, {tuple_text(value.strides)}"
+        return f"reinterpret({base}, {layout}, {number_text(value.offset)})"
 
     def _window(self, view: ViewArg) -> str:
         """A strided window on the tensor of its buffer."""

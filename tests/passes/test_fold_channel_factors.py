@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import litz
+from litz.backend import litz as litz_backend
 from litz.ir.expr import walk
 from litz.ir.program import Kernel
 from litz.report import Explanation
@@ -191,3 +193,210 @@ def test_training_graphs_are_left_alone() -> None:
     model, x = MODELS["bias"]()
     compiled = torch.compile(model, backend="litz", options={"on_error": "raise"})
     torch.testing.assert_close(compiled(x), copy.deepcopy(model)(x), rtol=1e-4, atol=1e-4)
+
+
+# -- shapes ------------------------------------------------------------------------------------
+
+
+class Times(nn.Module):
+    """A layer, what is done to its result with a parameter, and what is done then."""
+
+    def __init__(
+        self, layer: nn.Module, shape: tuple[int, ...], then: Callable[[Tensor], Tensor],
+        op: Callable[[Tensor, Tensor], Tensor] = torch.mul,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.layer, self.then, self.op = layer, then, op
+        self.factor = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(self.op(self.layer(x), self.factor))
+
+
+def _as_it_is(y: Tensor) -> Tensor:
+    return y
+
+
+WIDER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "a sum over a new dimension": (
+        lambda: Times(nn.Linear(24, 40), (1, 1, 40), lambda y: y.sum(0)), (7, 24)
+    ),
+    "a result with a new dimension": (
+        lambda: Times(nn.Linear(24, 40), (1, 1, 40), _as_it_is), (7, 24)
+    ),
+    "a sum with a new dimension": (
+        lambda: Times(nn.Linear(24, 40, bias=False), (1, 1, 1, 40), lambda y: y.mean(1), torch.add),
+        (7, 24),
+    ),
+    "rows that a parameter repeats": (
+        lambda: Times(nn.Linear(24, 40), (5, 1, 40), lambda y: y.sum(0)), (7, 24)
+    ),
+    "channels in place of images": (
+        lambda: Times(nn.Conv2d(4, 8, 3), (1, 8, 1, 1, 1), lambda y: y.sum(1)), (8, 4, 5, 5)
+    ),
+    "channels, and a new dimension before them": (
+        lambda: Times(nn.Conv2d(4, 8, 3), (1, 1, 8, 1, 1), lambda y: y.amax(0)), (2, 4, 5, 5)
+    ),
+    "one number in many dimensions": (
+        lambda: Times(nn.Conv2d(4, 8, 3), (1, 1, 1, 1, 1), lambda y: y.sum(2)), (2, 4, 5, 5)
+    ),
+    "a number for each line": (
+        lambda: Times(nn.Conv2d(4, 8, 3), (3, 1), _as_it_is), (2, 4, 5, 5)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", WIDER)
+@torch.no_grad()
+def test_a_fold_keeps_the_shape(name: str, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    make, shape = WIDER[name]
+    model = make()
+    run = torch.compile(model, backend="litz", dynamic=dynamic, options={"on_error": "raise"})
+    x = torch.randn(shape)
+    expected = copy.deepcopy(model).double()(x.double())
+    torch.testing.assert_close(run(x).double(), expected, rtol=2e-5, atol=2e-5)
+    assert run(x).stride() == model(x).stride()
+
+
+class ParametersAlone(nn.Module):
+    """Rows that are parameters too: what is behind them stands on the layer itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(30, 24))
+        self.first, self.second = nn.Linear(24, 40), nn.Linear(24, 40, bias=False)
+        self.gamma = nn.Parameter(torch.randn(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = self.first(self.rows) * self.gamma
+        return self.second(x) * scaled[0] + scaled
+
+
+class Shown(nn.Module):
+    """A factor that the caller gets is made at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(24, 40)
+        self.gamma = nn.Parameter(torch.randn(40))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        factor = self.gamma * 2
+        return self.linear(x) * factor, factor
+
+
+@pytest.mark.parametrize("kind", [ParametersAlone, Shown])
+@torch.no_grad()
+def test_what_is_made_of_parameters(kind: type[nn.Module]) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = kind()
+    run = torch.compile(model, backend="litz", options={"on_error": "raise"})
+    torch.testing.assert_close(run(ROWS), model(ROWS), rtol=2e-5, atol=2e-5)
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+INF, NAN = float("inf"), float("nan")
+ODD = (INF, -INF, NAN, 0.0, -0.0, 3e38, 1e-41, 1e-30, -1e30)
+
+
+def _same_numbers(found: Tensor, expected: Tensor) -> None:
+    """NaN, infinities and zeros of either sign where eager has them."""
+    torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-5, equal_nan=True)
+    zero = expected == 0
+    assert torch.equal(found[zero].signbit(), expected[zero].signbit())
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(24, 40)
+        self.odd = nn.Parameter(torch.randn(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.odd
+
+
+class Shift(Scale):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + self.odd + 3e38
+
+
+class Affine(Scale):
+    """The window of a pad sees zeros alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(4, 40, 1, padding=1, bias=False)  # type: ignore[assignment]
+        self.beta = nn.Parameter(torch.randn(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = self.layer(x) * self.odd.view(-1, 1, 1)
+        return scaled + self.beta.view(-1, 1, 1)
+
+
+class Weights(Scale):
+    """The weights themselves are odd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((40,), 3.0))
+        self.odd = self.layer.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.gamma
+
+
+def _inputs(model: nn.Module) -> Tensor:
+    torch.manual_seed(1)
+    x = torch.randn(2, 4, 5, 5) if isinstance(model, Affine) else torch.randn(7, 24)
+    x[0] = 0
+    return x
+
+
+@pytest.mark.parametrize("freezing", [False, True])
+@pytest.mark.parametrize("kind", [Scale, Shift, Affine, Weights])
+@torch.no_grad()
+def test_numbers_that_no_weight_may_carry(kind: type[Scale], freezing: bool) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = kind()
+    for k, number in enumerate(ODD):
+        model.odd.view(-1)[k] = number
+    x = _inputs(model)
+    options = {"on_error": "raise", "freezing": freezing}
+    _same_numbers(torch.compile(model, backend="litz", options=options)(x), model(x))
+
+
+@pytest.mark.parametrize("kind", [Scale, Shift, Affine, Weights])
+@torch.no_grad()
+def test_numbers_that_become_so(kind: type[Scale]) -> None:
+    """Parameters that change behind a compile: there, and back."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = kind()
+    x = _inputs(model)
+    run = torch.compile(model, backend="litz", options={"on_error": "raise"})
+    usual = model.odd.clone()
+    for number in (1.5, *ODD, 2.5):
+        model.odd.copy_(usual)
+        model.odd.view(-1)[3] = number
+        for _ in range(2):
+            _same_numbers(run(x), model(x))
+
+
+@torch.no_grad()
+def test_usual_numbers_are_folded() -> None:
+    """A channel that is switched off is one of them, as at the start of a ResNet's training."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(4, 8, 3), _norm(8)).eval()
+    nn.init.zeros_(model[1].weight)  # type: ignore[arg-type]
+    explanation = Explanation()
+    run = torch.compile(model, backend=partial(litz_backend, explanation=explanation))
+    torch.testing.assert_close(run(X), model(X))
+    assert len(explanation.graphs) == 1  # none without folds

@@ -139,3 +139,42 @@ def test_nothing_is_kept_if_the_user_says_so() -> None:
     with torch.no_grad(), litz.config.patch({"cpp.weight_prepack": False}):
         (report,) = litz.explain(Block("residual"), X).graphs
     assert {e.target for e in report.plan.graph.externs} == {"aten.convolution.default"}
+
+
+BEYOND_A_STEP = {
+    "a signal": (nn.ConvTranspose1d(8, 8, 3, dilation=3, output_padding=2), (2, 8, 10)),
+    "an image": (nn.ConvTranspose2d(8, 8, 3, dilation=3, output_padding=1), (2, 8, 10, 10)),
+    "one side": (
+        nn.ConvTranspose2d(8, 8, 3, stride=(2, 1), dilation=2, output_padding=(1, 1)), (2, 8, 7, 7)
+    ),
+    "groups": (
+        nn.ConvTranspose2d(8, 16, 2, stride=2, dilation=3, output_padding=2, groups=4), (1, 8, 6, 6)
+    ),
+    "a volume": (
+        nn.ConvTranspose3d(8, 8, 2, dilation=3, output_padding=2, bias=False), (1, 8, 5, 5, 5)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEYOND_A_STEP)
+def test_lines_behind_the_last_whole_step_are_left_to_aten(name: str) -> None:
+    """torch adds as many as dilation leaves empty; oneDNN refuses those that make a step."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer, shape = BEYOND_A_STEP[name]
+    x = torch.randn(shape)
+    with torch.no_grad():
+        found = torch.compile(layer, backend="litz", options={"on_error": "raise"})(x)
+        torch.testing.assert_close(found, layer(x), rtol=1e-5, atol=1e-5)
+        assert found.stride() == layer(x).stride()
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(80, 24, 3), nn.ConvTranspose2d(80, 8, 2, stride=2)])
+def test_images_of_unknown_size_are_not_packed_for(layer: nn.Module) -> None:
+    """In channels last as they come, so that no pass before has refused them."""
+    torch._dynamo.reset()
+    run = torch.compile(layer, backend="litz", dynamic=True, options={"on_error": "raise"})
+    with torch.no_grad():
+        for size in (12, 9, 15):
+            x = torch.randn(2, 80, size, size + 1).to(memory_format=torch.channels_last)
+            torch.testing.assert_close(run(x), layer(x), rtol=1e-5, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -37,7 +38,10 @@ W, V = torch.randn(16, 32), torch.randn(32, 8)
 class Cut:
     """The two graphs of a function, cut as asked, and the gradients they give."""
 
-    def __init__(self, function: Function, *given: torch.Tensor, config: Config | None = None):
+    def __init__(
+        self, function: Function, *given: torch.Tensor, config: Config | None = None,
+        dynamic: bool | None = None,
+    ) -> None:  # fmt: skip
         torch._dynamo.reset()
         self.seconds = 0.0
         self.config = config or Config()
@@ -49,7 +53,8 @@ class Cut:
         )
         inputs = [t.clone().requires_grad_() for t in given]
         draws.seed(0)
-        torch.compile(function, backend=hook)(*inputs).sum().backward()
+        self.result = torch.compile(function, backend=hook, dynamic=dynamic)(*inputs)
+        self.result.sum().backward()
         self.gradients = [t.grad for t in inputs]
 
     def _partition(self, joint: Any, inputs: Any, **given: Any) -> Any:
@@ -212,6 +217,114 @@ def test_a_budget_of_memory_is_kept() -> None:
         torch.testing.assert_close(cut.gradients, expected)
     assert kept[1.0] > kept[0.5] >= kept[0.2] >= kept[0.0] == 0
     assert "mm" in cut.again
+
+
+SEVERAL: dict[str, Function] = {
+    "max": lambda x: x.max(-1)[0].sin(),
+    "min and where": lambda x: torch.stack([t.to(x.dtype) for t in x.min(2)]).sin(),
+    "sort": lambda x: x.sort(-1)[0].cumsum(-1),
+    "topk": lambda x: x.topk(3)[0].exp(),
+    "median": lambda x: x.median(-1)[0].exp(),
+    "cummax": lambda x: x.cummax(1)[0].tanh(),
+    "layer norm": lambda x: F.layer_norm(x, [8]).tanh(),
+    "group norm": lambda x: F.group_norm(x, 2).tanh(),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True).tanh(),
+    "pool": lambda x: F.max_pool2d(x, 2).exp(),
+    "adaptive pool": lambda x: F.adaptive_max_pool2d(x, 3).exp(),
+    "variance and mean": lambda x: torch.stack(torch.var_mean(x, -1)).sin(),
+    "pieces": lambda x: torch.cat([t.exp() for t in x.split([3, 5], -1)], -1).tanh(),
+    "items": lambda x: sum(t.exp() * (k + 1) for k, t in enumerate(x.unbind(1))).tanh(),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x).tanh(),
+    "frexp": lambda x: torch.frexp(x)[0].sin(),
+    "qr": lambda x: torch.linalg.qr(x)[1].tanh(),
+    "determinant": lambda x: torch.linalg.slogdet(x)[1].tanh(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.25, 0.5, 0.9])
+@pytest.mark.parametrize("name", SEVERAL)
+def test_ops_of_several_results_fit_into_a_budget(name: str, budget: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 4, 8, 8, dtype=torch.float64)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return SEVERAL[name](x.exp() + x) * 2
+
+    with functorch.patch(activation_memory_budget=budget):
+        cut = Cut(function, x)
+    (expected,) = torch.autograd.grad(function(x.requires_grad_()).sum(), x)
+    torch.testing.assert_close(cut.gradients, [expected], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.5])
+def test_a_dropout_in_a_budget_is_drawn_once(budget: float) -> None:
+    """Of a product, gradients times their values add up to what it is."""
+    with functorch.patch(activation_memory_budget=budget):
+        cut = Cut(lambda x, y: F.dropout(x * y, 0.5).reshape(-1), W, V.t()[:, :1].expand(8, 32)[:1])
+    assert (cut.result == 0).any() and (cut.result != 0).any()
+    torch.testing.assert_close((cut.gradients[0] * W).reshape(-1), cut.result.detach())
+
+
+DRAWN: dict[str, Function] = {
+    "rrelu": lambda x: F.rrelu(x - 0.5, training=True),
+    "dropout": lambda x: F.dropout(x, 0.5),
+    "alpha dropout": lambda x: F.alpha_dropout(x, 0.3, True),
+    "channels": lambda x: F.dropout1d(x, 0.5),
+    "bernoulli": lambda x: x * torch.bernoulli(x.detach()),
+    "uniform": lambda x: x * torch.empty_like(x).uniform_(1, 2),
+    "normal": lambda x: x * torch.normal(x.detach(), 1.0),
+    "integers": lambda x: x * torch.randint(0, 9, (4, 8)),
+    "order": lambda x: x[:, torch.randperm(8)],
+    "exponential": lambda x: x * torch.empty_like(x).exponential_(),
+    "geometric": lambda x: x * torch.empty_like(x).geometric_(0.4),
+    "choice": lambda x: x.gather(1, torch.multinomial(x.detach(), 8)),
+    "poisson": lambda x: x * torch.poisson(x.detach() * 5),
+    "binomial": lambda x: x * torch.binomial(torch.full_like(x, 9), x.detach()),
+    "gamma": lambda x: torch._standard_gamma(x + 1),
+    "gumbel": lambda x: F.gumbel_softmax(x, hard=True),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.3),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_a_checkpoint_draws_is_what_eager_draws(name: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: DRAWN[name](x.sin()).tanh() * x, x, use_reentrant=False)
+
+    x = torch.rand(4, 8, generator=torch.Generator().manual_seed(0)) * 0.8 + 0.1
+    cut = Cut(function, x, config=Config(fallback_random=True))
+    torch.manual_seed(0)
+    expected = function(x.requires_grad_())
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    torch.testing.assert_close(cut.result, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(cut.gradients, [gradient], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dropout", "uniform", "rrelu", "attention"])
+def test_what_a_checkpoint_draws_from_a_seed_of_ours(name: str) -> None:
+    """The same in forward and backward: the gradient is the slope under one seed."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        region = lambda x: DRAWN[name](x.sin()).tanh() * x  # noqa: E731
+        return checkpoint(region, x, use_reentrant=False)
+
+    x = torch.rand(4, 8, generator=torch.Generator().manual_seed(0)).double() * 0.8 + 0.1
+    cut = Cut(function, x)
+    ends = [Cut(function, x + step).result.sum() for step in (1e-6, -1e-6)]
+    slope = (ends[0] - ends[1]) / 2e-6
+    torch.testing.assert_close(cut.gradients[0].sum(), slope, rtol=1e-5, atol=1e-6)
+
+
+def test_a_region_of_symbolic_sizes_draws_from_a_seed() -> None:
+    """Sizes are nodes of the graph, so that it runs by itself, too."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: F.dropout(x.sin(), 0.5), x, use_reentrant=False)
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Raw SymInt")
+        cut = Cut(function, torch.randn(6, 8), dynamic=True)
+    assert "random_bits" in cut.again
 
 
 # -- hooks -------------------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""Losses of mixed types: results and gradients have eager's types, forward and backward."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+LOSSES: dict[str, Loss] = {
+    "soft margin": lambda x, y: F.soft_margin_loss(x, y.sign()),
+    "soft margin, each": lambda x, y: F.soft_margin_loss(x, y.sign(), reduction="none"),
+    "soft margin, used": lambda x, y: F.soft_margin_loss(x, y.sign()) * x.sum(),
+    "smooth": lambda x, y: F.smooth_l1_loss(x, y),
+    "mean square": lambda x, y: F.mse_loss(x, y),
+}
+CASES = [
+    *itertools.product(LOSSES, [(F32, F64), (F64, F32)]),
+    ("soft margin", (BF16, F32)),
+    ("soft margin, each", (BF16, F32)),
+]
+# Of eager's own results, in which these types differ from float64.
+ROUNDING = {BF16: 2e-2, F32: 1e-5, F64: 1e-5}
+
+
+@pytest.mark.parametrize(("name", "types"), CASES)
+def test_mixed_types(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
+    torch._dynamo.reset()
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(6, 8, generator=generator).to(t) for t in types)
+    x.requires_grad_()
+    loss = LOSSES[name]
+    expected = loss(x, y)
+    gradients = torch.autograd.grad(expected.sum(), x)
+    found = torch.compile(loss, backend="litz", options={"on_error": "raise"})(x, y)
+    allowed = ROUNDING[types[0]]
+    torch.testing.assert_close(found, expected, rtol=allowed, atol=allowed)
+    slopes = torch.autograd.grad(found.sum(), x)
+    torch.testing.assert_close(slopes, gradients, rtol=allowed, atol=allowed)
