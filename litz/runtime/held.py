@@ -102,8 +102,9 @@ class Held:
                 changed = self._changed(space.address)
             one: HeldSet = space.held
             if changed or now != one.versions:
+                one.versions = None  # until all is made
                 self._make(one, space.address, dict(zip(self._names, parameters, strict=True)))
-                one.versions = now
+                one.versions = now if not space.error.value else None
             return one.known
 
     def _bind(self, space: Workspace, one: HeldSet) -> None:

@@ -25,7 +25,7 @@ from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
 from tests.codegen import test_op_tables
-from tests.codegen.triton import parts, sizes
+from tests.codegen.triton import faults, parts, sizes
 from tests.codegen.triton.apart import told
 from tests.stages import as_array
 from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
@@ -308,7 +308,7 @@ def _in_parts(*case: Any) -> Callable[[], None]:
     return lambda: parts.check(_interpreter(), *case)
 
 
-def _any_size(case: Any) -> Callable[[], Any]:
+def _there(case: Any) -> Callable[[], Any]:
     return lambda: case(_interpreter())
 
 
@@ -322,7 +322,7 @@ BEHAVIOURS: dict[str, Callable[[], Any]] = {
     "an input of another shape": _wrong_shape,
     "numbers too large for e4m3": _too_large,
     **{name: _in_parts(*case) for name, case in parts.CASES.items()},
-    **{name: _any_size(case) for name, case in sizes.CASES.items()},
+    **{name: _there(case) for name, case in {**faults.CASES, **sizes.CASES}.items()},
 }
 ROWS = [
     "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",
