@@ -37,7 +37,7 @@ from litz.ir.program import (
 )
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.text import graph_text, kernel_text, program_text, scheduled_text
-from litz.ir.verify import verify
+from litz.ir.verify import verify, verify_schedule
 from litz.progress import Progress, bar
 
 P = ParamSpec("P")
@@ -89,7 +89,7 @@ class Trace:
         for level, title, text in _views(result):
             if self.shows(level):
                 self._print(title, text(), [*self._open, name])
-        self._check(name, result)
+        self._check(name, result, args)
         return result
 
     def each(
@@ -165,14 +165,18 @@ class Trace:
             rows.append([label, f"{1e3 * seconds:9.2f} ms", calls])
         return _aligned(rows)
 
-    def _check(self, name: str, result: object) -> None:
+    def _check(self, name: str, result: object, given: tuple[object, ...]) -> None:
         """Hold a result against the laws of the IR; the time is the verifier's, not the stage's."""
         graph = result.graph if isinstance(result, Plan) else result
-        if not self.verify or not isinstance(graph, LoopProgram | KernelGraph | Kernel):
+        checked = LoopProgram | KernelGraph | Kernel | ScheduledKernel
+        if not self.verify or not isinstance(graph, checked):
             return
         try:
             with self.span("verify"):
-                verify(graph)
+                if isinstance(graph, ScheduledKernel):
+                    verify_schedule(next(k for k in given if isinstance(k, Kernel)), graph)
+                else:
+                    verify(graph)
         except VerifyError as error:
             error.add_note(f"It was found after stage {name!r}.")
             raise

@@ -113,19 +113,29 @@ def _assign_levels(pieces: list[_Piece]) -> None:
             piece.along = bool(piece.summed)
 
 
+# Where a piece runs: its level, whether it goes along with a product, its window, its inner axes.
+_Place = tuple[int, bool, int, tuple[Expr, ...]]
+
+
 def _phases(pieces: list[_Piece]) -> list[Phase]:
     """Pieces of one level over the same inner axes run in one loop nest. But windows on one buffer
     run one after the other, so that a row is written from its first line to its last, unless they
-    read the same elements: those are then read once. A product comes last of its level."""
-    shared: dict[tuple[int, bool, int, tuple[Expr, ...]], list[_Piece]] = {}
+    read the same elements: those are then read once. A product comes last of its level. What
+    updates a buffer waits for all that read it as it was."""
+    shared: dict[_Place, list[_Piece]] = {}
     windows: dict[Buffer, int] = {}
+    reading: dict[Buffer, tuple[int, bool, int]] = {}  # the last nest so far that reads a buffer
     for piece in pieces:
         window = windows.get(piece.store.buffer, 0)
         before = shared.get((piece.level, piece.along, window - 1, piece.inner), [])
         if any(_reads_same(piece, other) for other in before):
             window -= 1
         windows[piece.store.buffer] = window + 1
-        shared.setdefault((piece.level, piece.along, window, piece.inner), []).append(piece)
+        place = (piece.level, piece.along, window)
+        place = max(place, reading.get(piece.store.buffer, place))
+        for node in loads(piece.store.value, *piece.store.index):
+            reading[node.buffer] = max(place, reading.get(node.buffer, place))
+        shared.setdefault((*place, piece.inner), []).append(piece)
     ordered = sorted(shared.items(), key=lambda item: item[0][:3])
     return [_phase(inner, group) for (*_, inner), group in ordered]
 

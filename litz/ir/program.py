@@ -380,7 +380,8 @@ class Plan:
 
     @property
     def outside(self) -> list[Buffer]:
-        """Buffers that live outside the arena: inputs, constants, outputs, what ATen allocates."""
+        """Buffers that live outside the arena: inputs, constants, outputs, what ATen allocates, and
+        what has no elements, which kernels and calls may be given all the same."""
         found: dict[str, Buffer] = {}
         graph = self.graph
         for known in (*graph.inputs, *graph.constants):
@@ -391,6 +392,9 @@ class Plan:
         for output in graph.outputs:
             if isinstance(output.value, ViewArg):
                 found[output.value.buffer.name] = output.value.buffer
+        for step in graph.body:
+            for buffer in read(step):
+                found.setdefault(buffer.name, buffer)
         return [b for b in found.values() if b.name not in self.slots]
 
 

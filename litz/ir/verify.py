@@ -6,22 +6,27 @@ the nodes. Example: a loop over `i0` alone that stores `y[i0, i1]` fails with `i
 here`.
 
     scope     every axis belongs to the nest; reductions bind its reduced axes and nothing else
-    order     what is read was written before; one nest does not read what it writes elsewhere
+    order     what is read was written before; one nest does not read what it writes elsewhere, and
+              no phase reads an input that an earlier one has updated
+    whole     all elements of what is read were written, as far as stores can be counted
     once      no element is written twice, where that can be seen
     types     operands agree, a store fits its buffer, indices are i64, as many as dimensions
     range     an index that is a sum of axes stays inside the shape, unless it is guarded
+
+Two more laws hold between a kernel and what becomes of it: its schedule stores as many elements
+(`verify_schedule`), and there is code for each of its stores (`verify_emitted`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from litz.errors import VerifyError
 from litz.ir.dtypes import BOOL, I64
 from litz.ir.expr import Expr, walk
-from litz.ir.index import ONE, ZERO, bounds, is_nonnegative, simplify, to_poly
+from litz.ir.index import ONE, ZERO, bounds, is_nonnegative, product, simplify, to_poly
 from litz.ir.ops import OPS
 from litz.ir.program import (
     Buffer,
@@ -34,10 +39,13 @@ from litz.ir.program import (
     ViewArg,
     operand_views,
 )
-from litz.ir.sizes import used_in
+from litz.ir.scheduled import ScheduledKernel
+from litz.ir.sizes import count_of, difference, total, used_in
 from litz.ir.text import expr_text, extern_text, kernel_text, loop_text
 
 Step = Loop | Kernel | Extern
+# What code was written to store: a buffer at a flat index, or, without one, all that goes to it.
+Place = tuple[Buffer, Expr | None]
 
 
 def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
@@ -54,6 +62,53 @@ def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
         verifier.step(step)
     for output in program.outputs:
         verifier.views(operand_views(output.value))
+
+
+def verify_schedule(before: Kernel, after: ScheduledKernel[Any]) -> None:
+    """Raise `VerifyError` if a schedule does not store as many elements as its kernel."""
+    wanted = {b: n for b, n in stored_points(before).items() if b not in before.scratch}
+    found = {b.name: n for b, n in stored_points(after.kernel).items()}
+    for number, buffer in enumerate(after.arguments):
+        if buffer in wanted:
+            made = found.get(f"b{number}", ZERO)
+            if _differ(made, wanted[buffer]):
+                law = f"{made} elements of {buffer} are stored, and not {wanted[buffer]}"
+                raise VerifyError(f"{law}\n  in     {_head(before)}")
+
+
+def verify_emitted(kernel: Kernel, emitted: Set[Place]) -> None:
+    """Raise `VerifyError` if no code was written for a store: memory would stay what it was."""
+    for store in kernel.stores:
+        if not emitted & {(store.buffer, store.index[0]), (store.buffer, None)}:
+            place = ", ".join(map(expr_text, store.index))
+            law = f"no code was written that stores {store.buffer}[{place}]"
+            raise VerifyError(f"{law}\n  in     {_head(kernel)}")
+
+
+def stored_points(step: Loop | Kernel) -> dict[Buffer, Expr]:
+    """How many elements of each buffer a step sets; those that only scatters write are left out."""
+    found: dict[Buffer, list[Expr]] = {}
+    for nest in nests(step):
+        for store in nest.stores:
+            if not store.scatters:
+                found.setdefault(store.buffer, []).append(_points(store))
+    return {buffer: total(counts) for buffer, counts in found.items()}
+
+
+def _points(store: Store) -> Expr:
+    """The points of a store's index: no two of them are the same element."""
+    return count_of(frozenset().union(*(i.axes for i in store.index)))
+
+
+def _differ(one: Expr, other: Expr) -> bool:
+    """Whether two sizes are certainly not equal."""
+    if one.is_const and other.is_const:
+        return one is not other
+    more = dict(to_poly(difference(one, other)))
+    less = {monomial: -factor for monomial, factor in more.items()}
+    for poly in (more, less):
+        poly[()] = poly.get((), 0) - 1
+    return is_nonnegative(more) or is_nonnegative(less)
 
 
 @dataclass(frozen=True)
@@ -90,6 +145,10 @@ class _Verifier:
         self.sound: set[Expr] = set()  # nodes whose own types and ranges have been checked
         self.current: Step | None = None
         self.late: set[Expr] = set()  # sizes that no call has told yet
+        self.given: frozenset[Buffer] = frozenset(self.ready)
+        # How many elements of each buffer are there; of those that scatters write, no one knows.
+        self.counted: dict[Buffer, list[Expr]] = {}
+        self.complete: set[Buffer] = set(self.ready)
 
     def step(self, step: Step) -> None:
         self.current = step
@@ -98,8 +157,10 @@ class _Verifier:
         if isinstance(step, Extern):
             self._extern(step)
         else:
+            updated: set[Buffer] = set()
             for nest in nests(step):
-                self._nest(nest, local=step.scratch if isinstance(step, Kernel) else ())
+                self._nest(nest, step.scratch if isinstance(step, Kernel) else (), updated)
+                updated.update(self.given.intersection(s.buffer for s in nest.stores))
             if isinstance(step, Kernel):
                 self._outer(step)
                 for buffer in step.scratch:
@@ -109,6 +170,8 @@ class _Verifier:
     def _forget(self, buffer: Buffer) -> None:
         self.ready.discard(buffer)
         self.covered.pop(buffer, None)
+        self.counted.pop(buffer, None)
+        self.complete.discard(buffer)
         self.named.pop(buffer.name, None)
 
     # -- order -------------------------------------------------------------------------------
@@ -125,6 +188,14 @@ class _Verifier:
             return  # nothing has to be written into it
         if buffer not in self.ready and (self.closed or buffer in local):
             self._fail(f"{buffer} is read before it is written", node)
+        if buffer not in self.complete and buffer in self.counted:
+            self._whole(buffer, node)
+
+    def _whole(self, buffer: Buffer, node: Expr | None) -> None:
+        there, all_of_it = total(self.counted[buffer]), product(buffer.shape)
+        if _differ(there, all_of_it):
+            self._fail(f"{there} of {all_of_it} elements of {buffer} are written", node)
+        self.complete.add(buffer)
 
     def _named(self, buffer: Buffer) -> None:
         if self.named.setdefault(buffer.name, buffer) != buffer:
@@ -149,6 +220,7 @@ class _Verifier:
                     self._fail(f"{result} is written twice")
                 self.covered[result] = {()}
                 self.ready.add(result)
+                self.complete.add(result)
 
     def _outer(self, kernel: Kernel) -> None:
         """Outer iterations run in any order, so none may read what another one writes."""
@@ -161,7 +233,7 @@ class _Verifier:
 
     # -- one nest ----------------------------------------------------------------------------
 
-    def _nest(self, nest: Nest, local: tuple[Buffer, ...]) -> None:
+    def _nest(self, nest: Nest, local: tuple[Buffer, ...], updated: set[Buffer]) -> None:
         axes, reduced = frozenset(nest.axes), frozenset(nest.reduced)
         if len({a.attr for a in nest.axes + nest.reduced}) < len(nest.axes) + len(nest.reduced):
             self._fail("two axes of a nest have one name")
@@ -170,6 +242,8 @@ class _Verifier:
         for node in _nodes(nest.stores):
             if node.op == "load":
                 self._read(node.buffer, local, node)
+                if node.buffer in updated:
+                    self._fail(f"{node.buffer} is read behind its update in place", node)
                 if node.buffer in beside:
                     self._fail(f"{node.buffer} is read while the same phase stores it", node)
                 if places.get(node.buffer, {node.index}) != {node.index}:
@@ -212,6 +286,10 @@ class _Verifier:
             self._fail(f"{buffer} is written twice", store=store)
         before.add(place)
         self.ready.add(buffer)
+        if store.scatters and buffer not in self.counted:
+            self.complete.add(buffer)
+        elif not store.scatters:
+            self.counted.setdefault(buffer, []).append(_points(store))
 
     # -- what a failure shows ----------------------------------------------------------------
 

@@ -80,8 +80,9 @@ class Arena:
 
 def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = frozenset()) -> Plan:
     """Walk the steps; give back what dies, place what is born. What is `lent` memory by the call
-    has no slot; so it is with what is as large as a call of the graph tells."""
-    lent = lent | sized_late(graph)
+    has no slot; so it is with what is as large as a call of the graph tells, and with what has no
+    elements at all."""
+    lent = lent | sized_late(graph) | frozenset(never_written(graph))
     placed = intermediates(graph) - lent
     last: dict[Buffer, int] = {}
     for k, step in enumerate(graph.body):
@@ -89,7 +90,7 @@ def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = f
             last[b] = k
     arenas: dict[Expr, Arena] = {ONE: Arena()}
     brought, heirs = _brought(graph) | lent, dict[str, str]()
-    slots = {b.name: Slot(0, 0) for b in never_written(graph) if b not in lent}
+    slots: dict[str, Slot] = {}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
         dying = [b for b in dying if b in placed or b in brought]

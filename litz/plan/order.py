@@ -47,9 +47,7 @@ def sized_late(graph: KernelGraph) -> frozenset[Buffer]:
     before the first step has no place for them."""
     if not graph.bound:
         return frozenset()
-    unwritten = (b for b in never_written(graph))
-    found = {b for b in intermediates(graph) if graph.bound & of_buffer(b)}
-    return frozenset(found.union(b for b in unwritten if graph.bound & of_buffer(b)))
+    return frozenset(b for b in intermediates(graph) if graph.bound & of_buffer(b))
 
 
 def never_written(graph: KernelGraph) -> list[Buffer]:

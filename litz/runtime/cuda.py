@@ -114,6 +114,10 @@ class Cuda:
         """Whether what is launched now becomes part of a CUDA graph of torch's."""
         return bool(torch.cuda.is_current_stream_capturing())
 
+    def wait(self) -> None:
+        """Until all that was launched on torch's stream has run."""
+        torch.cuda.current_stream(self.index).synchronize()
+
     def flag(self) -> torch.Tensor:
         """An integer that kernels can write and we can read without waiting for them."""
         return torch.zeros(1, dtype=torch.int32, device="cpu").pin_memory()

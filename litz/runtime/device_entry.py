@@ -69,7 +69,7 @@ class DeviceEntry(Entry):
     def text(self) -> str:
         """The function `call(args)`."""
         self.lines.append(f"table[{STREAM}] = stream()")
-        if self.plan.arena_bytes:
+        if self.plan.slots:
             self.lines.append(self._arena_line())
             self.lines.append(f"table[{ARENA}] = arena.data_ptr()")
         self._inputs()
@@ -102,10 +102,12 @@ class DeviceEntry(Entry):
             f"if current() != {index}: return elsewhere(call, args)",
             *(["if flag.value: check()"] if self.checks else []),
             *self._unpacked(),
-            "try:", "    space = take()", "except IndexError:", "    space = new_space()",
-            *(["if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
-            "table, address = space.table, space.address", "try:",
+            "try:", "    space = take()", "except IndexError:", "    space = new_space()", "try:",
+            *(["    if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
+            "    table, address = space.table, space.address",
             *(f"    {line}" for line in self.lines),
+            *(["except BaseException as error:", "    forget(error)", "    raise"]
+              if self.checks else []),
             "finally:", "    give_back(space)",
         ]  # fmt: skip
 
@@ -126,7 +128,8 @@ class DeviceEntry(Entry):
         """The function that fits a table to sizes: what of it follows from them, and where in the
         arena the regions lie."""
         layout = self.source.layout
-        lines = [f"{''.join(f'{local_name(s)}, ' for s in self.symbols)} = sizes"]
+        lines = ["space.sizes = ()"]  # until all of it fits
+        lines.append(f"{''.join(f'{local_name(s)}, ' for s in self.symbols)} = sizes")
         lines.append("table = space.table")
         for name, value in self.source.computed.items():
             lines.append(f"table[{layout[name]}] = {number_text(value)}")
@@ -188,7 +191,8 @@ class DeviceEntry(Entry):
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         self.local[buffer.name] = name = f"{letter}{len(self.local)}"
         self.lines.append(f"{name} = empty({sizes}, {strides}, {dtype})")
-        self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
+        if buffer.name in self.source.layout:  # else it has no elements, and no kernel knows it
+            self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
 
     def _count(self, buffer: Buffer) -> None:
         """Counters that are zero, of the stream at hand."""

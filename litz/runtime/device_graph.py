@@ -86,7 +86,7 @@ class DeviceGraph:
         """The function of an entry's text."""
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
-            "new_space": self._new_table, "check": self.check,
+            "new_space": self._new_table, "check": self.check, "forget": self._forget,
             "flag": self._flag, "failed": self._failed, "current": self.device.current,
             "elsewhere": self.device.elsewhere,
             "mismatch": mismatch,
@@ -101,6 +101,19 @@ class DeviceGraph:
         if self._flag.value:
             self._flag.value = 0
             raise IndexOutOfRange()
+
+    def _forget(self, error: BaseException) -> None:
+        """A call ends with an error. What its kernels noted is known when they have run: it came
+        first, and no call behind this one is to blame."""
+        if self.device.is_recording():
+            return  # nothing has run
+        try:
+            self.device.wait()
+        except RuntimeError:
+            return  # the GPU is no longer there to be asked
+        noted, self._flag.value = self._flag.value, 0
+        if noted and isinstance(error, Exception):
+            raise IndexOutOfRange() from error
 
     def _failed(self, segment: str, code: int, run: Callable[..., int], *given: Any) -> None:
         """Launch again in a thread that had no context: nothing was launched. Else raise."""

@@ -28,6 +28,7 @@ import torch
 from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
 
 from litz.config import Config
+from litz.errors import InternalError
 from litz.ir.expr import Expr
 from litz.ir.index import ZERO, product
 from litz.ir.lifetimes import cuts, dying_inputs
@@ -144,18 +145,25 @@ class Entry(Wording):
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
         self.lines += ["if space.error.value:", "    fail(space)", *self._looks_around()]
         self.lines.append(f"return [{results}]")
-        taken = [
-            "try:", "    space = take()", "except IndexError:", "    space = new_space()",
-            *(["space.borrow()"] if self.plan.slots else []),
+        resize = resize_text(self) if self.symbols else ""
+        lines = [f"    {line}" for line in (*self._unpacked(), *self._in_workspace())]
+        return "\n".join(["def call(args):", *lines, "", resize])
+
+    def _in_workspace(self) -> list[str]:
+        """The lines inside what they work in, which goes back whatever happens: the next call finds
+        it as good as new."""
+        body = [
             *(["if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
             *(["poisoned(space.arena)"] if self.poisons else []),
-            "table, views, address = space.table, space.views, space.address", "try:",
+            "table, views, address = space.table, space.views, space.address", *self.lines,
         ]  # fmt: skip
-        lent = ["    give_arena(space.arena)"] if self.plan.slots else []
-        body = [f"    {line}" for line in self.lines] + ["finally:", *lent, "    give_back(space)"]
-        head = [*self._unpacked(), *taken, *body]
-        resize = resize_text(self) if self.symbols else ""
-        return "\n".join(["def call(args):", *(f"    {line}" for line in head), "", resize])
+        body = ["try:", *_indented(body)]
+        body += ["except BaseException as error:", "    forget(space, error)", "    raise"]
+        if self.plan.slots:  # the arena goes back once it is there
+            body = [*body, "finally:", "    give_arena(space.arena)"]
+            body = ["try:", "    space.borrow()", *_indented(body)]
+        taken = ["try:", "    space = take()", "except IndexError:", "    space = new_space()"]
+        return [*taken, *body, "finally:", "    give_back(space)"]
 
     def _looks_around(self) -> list[str]:
         """Lines that look whether anything was written outside of buffers."""
@@ -294,6 +302,12 @@ class Entry(Wording):
         if self.pending.pop(buffer.name, None) is not None:
             self._allocate(buffer, "y")
 
+    def _allocate_empty(self, buffer: Buffer) -> None:
+        if ZERO not in buffer.shape:
+            raise InternalError(f"{buffer} is read, and no step has written it")
+        self.pending.pop(buffer.name, None)
+        self._allocate(buffer, "t")
+
     def _allocate_told(self) -> None:
         """Outputs whose sizes are known and checked by now."""
         for buffer in self.late.ready():
@@ -361,6 +375,10 @@ class Entry(Wording):
         self._point(buffer.name)
 
 
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
 def kernels_from(
     graph: KernelGraph, position: int, cut: Collection[int]
 ) -> Iterator[Kernel]:  # fmt: skip
@@ -415,6 +433,7 @@ def resize_text(entry: Entry) -> str:
     plan, source = entry.plan, entry.source
     assert isinstance(source, Source)
     lines = [
+        "space.sizes = None",  # until all of it fits
         f"{''.join(f'{local_name(s)}, ' for s in entry.symbols)} = sizes",
         "table = space.table",
     ]

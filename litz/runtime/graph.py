@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from litz.config import Config
-from litz.errors import IndexOutOfRange, IntegerDivisionByZero, InternalError
+from litz.errors import IndexOutOfRange, IntegerDivisionByZero, InternalError, LitzError
 from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
 from litz.ir.source import Binary, Source
@@ -59,7 +59,7 @@ class CompiledGraph:
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
             "new_space": self._new_space, "fail": _fail, "mismatch": mismatch,
-            "give_arena": IDLE.append,
+            "give_arena": IDLE.append, "forget": _forget,
         }  # fmt: skip
         if self.held is not None:
             scope["refresh"] = self.held.refresh
@@ -99,6 +99,16 @@ class CompiledGraph:
         if self.held is not None:
             self.held.enter(space)
         return space
+
+
+def _forget(space: Workspace, error: BaseException) -> None:
+    """A call ends with an error. What a kernel noted came first, and is its cause."""
+    if space.error.value and isinstance(error, Exception):
+        try:
+            _fail(space)
+        except LitzError as first:
+            raise first from error
+    space.error.value = 0
 
 
 def _fail(space: Workspace) -> NoReturn:

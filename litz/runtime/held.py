@@ -79,7 +79,6 @@ class HeldSet:
             self.calm = 0
         else:
             self.calm += 1
-        self.versions = versions
         return self.calm >= self.patience
 
     @property
@@ -146,7 +145,9 @@ class Held:
             if changed or now != one.versions:
                 if one.left_alone(now):
                     one.watch = self._watch(one, parameters)
+                one.versions = None  # until all is made
                 self._make(one, space.address, dict(zip(self._names, parameters, strict=True)))
+                one.versions = now if not space.error.value else None
             return one.known if one.fits else None
 
     def _watch(self, one: HeldSet, parameters: tuple[torch.Tensor, ...]) -> Watch | None:

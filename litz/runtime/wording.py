@@ -42,8 +42,8 @@ class Wording(ABC):
     laid: dict[str, ViewArg]  # outputs whose tensor is the window that the caller gets
 
     @abstractmethod
-    def _allocate(self, buffer: Buffer, prefix: str) -> None:
-        """Lines that take memory for a buffer."""
+    def _allocate_empty(self, buffer: Buffer) -> None:
+        """Lines that make a tensor for a buffer that no step writes."""
 
     def _output(self, value: Any) -> str:
         if isinstance(value, Expr):
@@ -117,9 +117,11 @@ class Wording(ABC):
         return self._name("value", value)
 
     def _tensor(self, buffer: Buffer) -> str:
-        if buffer.name not in self.plan.slots:
-            return self.local[buffer.name]
-        return self._view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
+        if buffer.name in self.plan.slots:
+            return self._view(ViewArg(buffer, buffer.shape, buffer.strides, ZERO))
+        if buffer.name not in self.local:  # it has no elements: nothing has written it
+            self._allocate_empty(buffer)
+        return self.local[buffer.name]
 
     def _view(self, view: ViewArg) -> str:
         name = view.buffer.name
@@ -127,8 +129,6 @@ class Wording(ABC):
             *view.shape, *view.strides, view.offset
         ):
             return f"views[{self.views.setdefault(view, len(self.views))}]"
-        if name in self.plan.lent and name not in self.local:  # empty: nothing has written it
-            self._allocate(view.buffer, "t")
         return self._window(view)
 
     def _name(self, kind: str, value: Any) -> str:

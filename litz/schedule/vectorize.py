@@ -199,7 +199,7 @@ def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
 
     Its cache lines are then used up a few vectors at a time, before they are gone.
     """
-    for store in kernel.phases[0].stores:
+    for store in kernel.stores:
         for node in loads(store.value):
             if _access_cost(node.index[0], best, 2, 1.0) != 1.0:
                 continue

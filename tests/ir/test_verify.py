@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
+from litz.config import Config
 from litz.errors import VerifyError
 from litz.ir.dtypes import F32
 from litz.ir.expr import apply, axis, const, integer, load, reduce, scan
 from litz.ir.parse import parse_graph, parse_program
 from litz.ir.program import Buffer, Loop, LoopProgram, Origin, Store
-from litz.ir.verify import verify
+from litz.ir.verify import verify, verify_emitted, verify_schedule
+from litz.schedule import schedule
+from litz.target import host
 
 GOOD = """
     size s0 in 2..64
@@ -47,6 +51,10 @@ BAD_LINES = [
     ("mutates t", "mutates y", "y is read before it is written"),
     ("output u", "output y\n buffer v: f32[2]\n output v", "v is read before it is written"),
     ("y[i0] = x[i0, 0]", "y[i0] = x[7 - i0, 0]", "x is read at another place than it is stored"),
+    # whole
+    ("loop i0 < 2, i1 < 16", "loop i0 < 1, i1 < 16", "144 of 160 elements of u are written"),
+    ("u[i0 + 8, i1]", "u[i0 + 8, 3]", "130 of 160 elements of u are written"),
+    ("loop i0 < 8 reduce", "loop i0 < 4 reduce", "4 of 8 elements of m are written"),
     # once
     ("output u", "loop i0 < 8:\n m[i0] = f32(0.0)\n output u", "m is written twice"),
     ("u[i0 + 8, i1] = g", "u[i0 + 8, i1] = f32(1.0)\n u[i0 + 8, i1] = g", "u is written twice"),
@@ -182,6 +190,12 @@ BAD_KERNELS = [
     ("y[i0, 15 - i1]", "y[0, i1]", "y is written by another outer iteration"),
     ("= e[15 - i1]", "= x[i0, i1] + x[7 - i0, i1]", "x is written by another outer iteration"),
     ("output y", "output e", "e is read before it is written"),
+    (
+        "phase i1 < 16:\n        y[i0, i1]",
+        "phase i1 < 8:\n        y[i0, i1]",
+        "64 of 128 elements of y",
+    ),
+    ("e[r0] = x[i0, r0]", "e[0] = x[i0, 3]", "1 of 16 elements of e are written"),
 ]
 
 
@@ -196,8 +210,53 @@ def test_laws_of_kernels(old: str, new: str, law: str) -> None:
     assert KERNEL.count(old) == 1
     graph = parse_graph(KERNEL.replace(old, new))
     assert law in failure(graph)
-    if not old.startswith("output"):
+    alone = not old.startswith(("output", "phase i1"))  # what its graph may have written, is there
+    if alone:
         assert law in failure(graph.kernels[0])
+
+
+UPDATE = """
+    input x: f32[8, 16]
+    buffer y: f32[8, 32]
+    kernel update:
+      outer i0 < 8, i1 < 16
+      phase:
+        y[i0, i1] = x[i0, i1]
+      phase:
+        y[i0, i1 + 16] = x[i0, i1]
+        x[i0, i1] = x[i0, i1] + f32(1.0)
+    output y
+"""
+
+
+def test_no_phase_reads_an_input_that_an_earlier_one_has_updated() -> None:
+    verify(parse_graph(UPDATE))
+    line = "        x[i0, i1] = x[i0, i1] + f32(1.0)\n"
+    first = "        y[i0, i1] = x[i0, i1]\n"
+    early = parse_graph(UPDATE.replace(line, "").replace(first, first + line))
+    assert "x is read behind its update in place" in failure(early)
+
+
+# -- a kernel and what becomes of it ---------------------------------------------------------
+
+
+def test_a_schedule_stores_as_many_elements_as_its_kernel() -> None:
+    (kernel,) = parse_graph(UPDATE).kernels
+    made = schedule(kernel, host(), Config())
+    verify_schedule(kernel, made)
+    short = replace(made, kernel=replace(made.kernel, phases=made.kernel.phases[:1]))
+    with pytest.raises(VerifyError, match="128 elements of y are stored, and not 256"):
+        verify_schedule(kernel, short)
+
+
+def test_every_store_has_code() -> None:
+    (kernel,) = parse_graph(UPDATE).kernels
+    flat = schedule(kernel, host(), Config()).kernel
+    places = [(s.buffer, s.index[0]) for s in flat.stores]
+    verify_emitted(flat, set(places))
+    verify_emitted(flat, {(b, None) for b, _ in places})
+    with pytest.raises(VerifyError, match=r"no code was written that stores b0\["):
+        verify_emitted(flat, set(places[1:]))
 
 
 def test_verifying_costs_linear_time() -> None:

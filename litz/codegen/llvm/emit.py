@@ -110,7 +110,7 @@ class KernelEmitter(FunctionEmitter):
     def _start_tiles(self, vector: Expr, across: Expr, first: Value) -> None:
         """The loads that are read by rows, and the block of `across` that this task takes."""
         b, lanes = self.b, self.choice.lanes
-        found = [n for s in self.kernel.phases[0].stores for n in loads(s.value)]
+        found = [n for s in self.kernel.stores for n in loads(s.value)]
         written = self.values.memory.written
         crossing = [n for n in dict.fromkeys(found) if crosses(n, vector, across, written)]
         self.tiles = [Tile(self.values, n, vector, across) for n in crossing]
@@ -138,7 +138,8 @@ class KernelEmitter(FunctionEmitter):
         self.scopes.bind(level, across, self.b.add(first, number))
         for tile in self.tiles:
             self.scopes.bind(level, tile.node, tile.step(number))
-        self._stores(list(self.kernel.phases[0].stores))
+        for phase in self.kernel.phases:  # several, if one writes windows one after the other
+            self._stores(list(phase.stores))
         self.scopes.close()
 
     def _rows_in_lanes(self) -> None:

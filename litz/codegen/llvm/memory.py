@@ -159,6 +159,7 @@ class Memory(Stores):
         self, buffer: Buffer, place: Value, step: int, value: Value, count: int | Value
     ) -> None:
         """Write the first `count` lanes from a place on, `step` elements apart."""
+        self.emitted.add((buffer, None))
         lanes = self.v.lanes
         self.v.set_vector(None, None, None if count == lanes else count)
         places = place if step == 1 else self.v.b.add(self.v.spread(place), self.v.iota(step))

@@ -29,6 +29,7 @@ from litz.ir.product import product_phase
 from litz.ir.program import Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
+from litz.ir.verify import verify_emitted
 from litz.target import Target
 
 
@@ -85,6 +86,7 @@ class _Functions:
         if key not in self.known:
             emitter = emitter_of(scheduled)(scheduled, NAME)
             text = emitter.emit()
+            verify_emitted(scheduled.kernel, emitter.values.memory.emitted)
             fresh = f"litz_{len(self.texts)}_{_identifier(scheduled.kernel.name)}"
             self.known[key] = self.texts.setdefault(text, fresh)
             self.declares |= emitter.b.declares

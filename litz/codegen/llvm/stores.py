@@ -14,6 +14,7 @@ from litz.ir.dtypes import BOOL, DType
 from litz.ir.expr import Expr
 from litz.ir.index import coefficient
 from litz.ir.program import Buffer
+from litz.ir.verify import Place
 
 if TYPE_CHECKING:
     from litz.codegen.llvm.values import Values
@@ -34,9 +35,12 @@ class Stores:
         self.safe: Value | None = None  # a zero that guarded scalars read instead
         self.asserts = False  # whether every access is held against its buffer's bounds
         self.in_order = False  # whether LLVM must leave loads of vectors in the order they have
+        # What stores were written for: a buffer and its flat index, or all that goes to a buffer.
+        self.emitted: set[Place] = set()
 
     def store(self, buffer: Buffer, index: Expr, value: Value, dtype: DType) -> None:
         """Write a value here: one element, a vector side by side, or lane by lane."""
+        self.emitted.add((buffer, index))
         copies = self.local.get(buffer, 1)
         if copies > 1:
             place = self._inside(buffer, self.v.value(index), None)

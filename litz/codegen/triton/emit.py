@@ -30,6 +30,7 @@ from litz.ir.program import Phase, Store, reductions_of
 from litz.ir.rows import odd_row
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.sizes import rounded_up
+from litz.ir.verify import Place
 
 INDENT = "    "
 
@@ -48,6 +49,7 @@ class KernelEmitter:
         self.product = ProductEmitter(*given) if self.tiling.depth else None
         self.sharing = Sharing(self.scheduled, self.folding) if self.tiling.share > 1 else None
         self.followers: list[Follower] = []  # of the loop just written
+        self.emitted: set[Place] = set()  # what stores were written for
 
     @property
     def parameters(self) -> list[str]:
@@ -237,6 +239,7 @@ class KernelEmitter:
         for store in stores:
             self.values.value(store.index[0])
         for store, value in zip(stores, computed, strict=True):
+            self.emitted.add((store.buffer, store.index[0]))
             if store.buffer in self.kernel.scratch:
                 self.values.scratch[store.buffer.name] = self._register(store, value)
             elif store.scatters:

@@ -19,6 +19,7 @@ from litz.ir.index import ONE
 from litz.ir.program import Buffer, Kernel, Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.source import LAUNCH, SCRATCH, DeviceKernel, DeviceSource
+from litz.ir.verify import verify_emitted
 
 PLAIN = "litz_kernel"
 NODES = 4  # in a name
@@ -62,6 +63,7 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
     """One kernel, with all that its text needs."""
     emitter = KernelEmitter(scheduled, name)
     text = with_prelude(emitter.emit())
+    verify_emitted(scheduled.kernel, emitter.emitted)
     pointers = [POINTERS[b.dtype.name] for b in scheduled.arguments]
     checks = emitter.values.checks
     return DeviceKernel(

@@ -241,6 +241,9 @@ class Interpreted:
     def is_recording(self) -> bool:
         return False
 
+    def wait(self) -> None:
+        """Kernels have run when they were launched."""
+
     def enter(self) -> None:
         self.entered = True
 
