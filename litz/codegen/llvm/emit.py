@@ -258,7 +258,8 @@ class KernelEmitter(FunctionEmitter):
                     for copy in range(copies):
                         first = self.b.add(base, copy * lanes) if copy else base
                         self._copy(variable, first, None, *given, copy)
-            if copies > 1 and not n.is_const and nest.reductions:
+            # With an axis around this one the copies go on in its next turn.
+            if copies > 1 and not n.is_const and nest.reductions and len(nest.axes) == 1:
                 self._join_copies(nest.reductions, grouped)
         if is_multiple(n, lanes):
             return
