@@ -61,6 +61,7 @@ class Target:
     unique_names: bool = True
     names_nodes: bool = False
     eighths: bool = True  # whether it converts floats of eight bits
+    wide_sums: bool = True  # whether it adds in f64 at little cost, now and then
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: frozenset[str] = frozenset()
 
@@ -221,6 +222,7 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         copies_tiles=capability >= (9, 0),
         # Before it, Triton goes through a half that it cuts, and rounds some numbers twice.
         eighths=capability >= (9, 0),
+        wide_sums=False,  # eager's variances are f32 there, too
         unspelled=NOT_ON_CUDA,
     )
 

@@ -2,15 +2,18 @@
 
 In: loops, after inlining. Out: loops, where a variance waits for a mean over rows that would be
 split over the programs of a GPU. Each of the two would be a sum of pieces by itself, and read all
-elements. Here a piece finds its own mean and, while it is still in a cache, the sum of squares
-around that; a second small loop brings the pieces together. Grouping then makes one kernel of each
-pair. Example, with pieces of k elements:
+elements. Here a piece finds its own mean and, while it is still in a cache, the sums of distances
+from that and of their squares; a second small loop brings the pieces together. Grouping then makes
+one kernel of each pair. Example, with pieces of k elements:
 
-    m = mean of x[j];  v = sum of (x[j] - m)^2                                    over all j
-    ->  mp[o] = mean of x[o, l];  vp[o] = sum of (x[o, l] - mp[o])^2              over each piece o
-        m = mean of mp[o];        v = sum of vp[o] + k * (mp[o] - m)^2            over the pieces
+    m = mean of x[j];  c = sum of x[j] - m;  s = sum of (x[j] - m)^2                   over all j
+    ->  mp[o] = mean of x[o, l]
+        cp[o] = sum of x[o, l] - mp[o];  sp[o] = sum of (x[o, l] - mp[o])^2            over a piece
+        m = mean of mp[o];  d = mp[o] - m + cp[o] / k
+        c = sum of k * d;   s = sum of sp[o] - cp[o]^2 / k + k * d^2                   over pieces
 
-No large numbers are subtracted from each other, so it is as exact as two passes are.
+As in `lower/reduce.py`, sums of distances make up for means that are rounded: a piece lies at
+mp + cp / k, and no large numbers are subtracted from each other. So it is as exact as two passes.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from litz.fuse.split import (
     sole_reduction,
     tasks_of,
 )
-from litz.ir.expr import Expr, apply, const, extent_of, load, reduce, substitute
+from litz.ir.expr import Expr, apply, const, extent_of, load, reduce, substitute, walk
 from litz.ir.program import Buffer, Decision, Extern, Loop, Store, loads, written
 from litz.target import Target
 
@@ -43,33 +46,37 @@ Body = tuple[Loop | Extern, ...]
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """`center` is the mean of f; `spread` holds `summed`, which sums the squares of f - mean."""
+class _Spread:
+    """A loop with the sum of distances from a mean, or of their squares, or both."""
+
+    loop: Loop
+    f: Expr  # what the mean is of
+    mean: Expr  # as it is loaded
+    off: Expr  # the sum of distances
+    squares: Expr
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """`center` is the mean of f, and `spreads` are about it."""
 
     center: Loop
-    spread: Loop
-    summed: Expr
-    f: Expr  # in the axes of `spread`
-    mean: Expr  # as that loads it
+    spreads: list[_Spread]
 
 
 def join_moments(body: Body, target: Target, config: Config) -> tuple[Body, list[Decision]]:
-    """Rewrite every pair that would be split."""
+    """Rewrite all means and variances that would be split."""
     decisions: list[Decision] = []
     if not config.split_reductions or not target.few_rows:
         return body, decisions
-    makers: dict[Buffer, list[Loop | Extern]] = defaultdict(list)
-    for step in body:
-        for buffer in written(step):
-            makers[buffer].append(step)
     now: dict[int, list[Loop]] = {}
-    for step in body:
-        pair = _pair(step, makers) if isinstance(step, Loop) else None
-        cut = _cut(pair, target) if pair is not None else None
-        if pair is None or cut is None or id(pair.center) in now:
+    for moments in _moments(body):
+        cut = _cut(moments.spreads[0], target)
+        if cut is None:
             continue
-        now[id(pair.center)], now[id(pair.spread)] = _in_pieces(pair, cut)
-        names = pair.center.stores[0].buffer.name, pair.spread.stores[0].buffer.name
+        now |= _in_pieces(moments, cut)
+        first = moments.spreads[0].loop
+        names = moments.center.stores[0].buffer.name, first.stores[0].buffer.name
         way = f"mean and variance in {extent_of(cut.outer)} pieces a row (split_reductions)"
         decisions.append(Decision("rewritten", *names, way))
     return _replaced(body, now), decisions
@@ -82,29 +89,53 @@ def _replaced(body: Sequence[Loop | Extern], now: dict[int, list[Loop]]) -> Body
     return tuple(found)
 
 
-def _pair(spread: Loop, makers: dict[Buffer, list[Loop | Extern]]) -> _Pair | None:
-    """The mean that a sum of squares waits for."""
-    summed = sole_reduction(spread, "sum")
-    square = summed.args[0] if summed is not None else None
-    if summed is None or square is None or square.op != "mul" or square.args[0].op != "sub":
+def _moments(body: Body) -> list[_Moments]:
+    """Every mean with what is summed about it, if a square is among that."""
+    makers: dict[Buffer, list[Loop | Extern]] = defaultdict(list)
+    for step in body:
+        for buffer in written(step):
+            makers[buffer].append(step)
+    found: dict[int, _Moments] = {}
+    for step in body:
+        spread = _spread(step) if isinstance(step, Loop) else None
+        made = makers[spread.mean.buffer] if spread is not None else []
+        center = made[0] if len(made) == 1 else None
+        if spread is not None and isinstance(center, Loop) and _is_mean(center, spread):
+            found.setdefault(id(center), _Moments(center, [])).spreads.append(spread)
+    return [m for m in found.values() if any(s.squares in _sums(s.loop) for s in m.spreads)]
+
+
+def _sums(loop: Loop) -> list[Expr]:
+    return [n for n in walk(loop.stores[0].value) if n.op == "reduce"]
+
+
+def _spread(loop: Loop) -> _Spread | None:
+    """A loop whose reductions are all sums of distances from one mean, or of their squares."""
+    sums = _sums(loop) if loop.reduced and not loop.ordered else []
+    value = sums[0].args[0] if sums else None
+    distance = value.args[0] if value is not None and value.op == "mul" else value
+    if distance is None or distance.op != "sub":
         return None
-    distance, again = square.args
-    f, middle = distance.args
-    if distance is not again or middle.op != "load" or middle.guard is not None:
+    f, mean = distance.args
+    if mean.op != "load" or mean.guard is not None or not distance.dtype.is_float:
         return None
-    made = makers[middle.buffer]
-    center = made[0] if len(made) == 1 else None
-    if not isinstance(center, Loop) or _extents(center) != _extents(spread):
-        return None
-    names = dict(zip(_all_axes(center), _all_axes(spread), strict=True))
+    off, squares = (
+        reduce("sum", loop.reduced, v) for v in (distance, apply("mul", distance, distance))
+    )
+    return _Spread(loop, f, mean, off, squares) if {*sums} <= {off, squares} else None
+
+
+def _is_mean(center: Loop, spread: _Spread) -> bool:
+    """Whether a loop makes the mean of f, over the same axes."""
+    if _extents(center) != _extents(spread.loop):
+        return False
+    names = dict(zip(_all_axes(center), _all_axes(spread.loop), strict=True))
     total, store = sole_reduction(center, "sum"), center.stores[0]
-    if total is None or tuple(substitute(i, names) for i in store.index) != middle.index:
-        return None
+    if total is None or tuple(substitute(i, names) for i in store.index) != spread.mean.index:
+        return False
     count = const(extent_of(center.reduced), total.dtype)
     is_mean = store.value is apply("div", total, count)
-    if not is_mean or substitute(total.args[0], names) is not f:
-        return None
-    return _Pair(center, spread, summed, f, middle)
+    return is_mean and substitute(total.args[0], names) is spread.f
 
 
 def _all_axes(loop: Loop) -> tuple[Expr, ...]:
@@ -115,13 +146,13 @@ def _extents(loop: Loop) -> list[list[Expr]]:
     return [[a.extent for a in axes] for axes in (loop.axes, loop.reduced)]
 
 
-def _cut(pair: _Pair, target: Target) -> Cut | None:
+def _cut(spread: _Spread, target: Target) -> Cut | None:
     """Pieces of one length, so many that they are not split again, nor is what joins them."""
-    spread = pair.spread
-    if not all(a.extent.is_const for a in (*spread.axes, *spread.reduced)):
+    loop = spread.loop
+    if not all(a.extent.is_const for a in (*loop.axes, *loop.reduced)):
         return None
-    rows, points = extent_of(spread.axes), extent_of(spread.reduced)
-    along = reads_along(spread.reduced, loads(pair.f))
+    rows, points = extent_of(loop.axes), extent_of(loop.reduced)
+    along = reads_along(loop.reduced, loads(spread.f))
 
     def is_split(pieces: int) -> bool:
         tasks = tasks_of(rows * pieces, points // pieces, along, target)
@@ -133,7 +164,7 @@ def _cut(pair: _Pair, target: Target) -> Cut | None:
     most = min(max(MOST_PIECES, target.most_pieces), rows * points // (tasks * PIECE))
     most = min(most, WORTH_SPLITTING // rows)
     for wanted in (most, most * 3 // 4, most // 2):  # even ones may be twice as many as asked for
-        cut = cut_axes(spread.reduced, wanted)
+        cut = cut_axes(loop.reduced, wanted)
         pieces = extent_of(cut.outer)
         few = rows * pieces < WORTH_SPLITTING and not is_split(pieces)
         if few and cut.outer and cut.guard is None:
@@ -141,27 +172,59 @@ def _cut(pair: _Pair, target: Target) -> Cut | None:
     return None
 
 
-def _in_pieces(pair: _Pair, cut: Cut) -> tuple[list[Loop], list[Loop]]:
-    """The loops instead of the mean, and instead of what holds the sum of squares."""
-    center, spread = pair.center, pair.spread
-    dtype, names = pair.summed.dtype, [lp.stores[0].buffer for lp in (center, spread)]
-    rows = as_read((*cut.outer, *spread.axes), [piece_of(pair.summed, cut)])
-    means, squares = (parts_of(f"{b.name}_piece", pair.summed, rows, b) for b in names)
-    length = const(extent_of(cut.inner), dtype)
-    total = piece_of(reduce("sum", spread.reduced, pair.f), cut)
-    distance = apply("sub", pair.f, load(means, rows))
-    square = piece_of(reduce("sum", spread.reduced, apply("mul", distance, distance)), cut)
-    first = [
-        Loop(rows, cut.inner, (Store(means, rows, apply("div", total, length)),), center.origins),
-        Loop(rows, cut.inner, (Store(squares, rows, square),), spread.origins),
+@dataclass(frozen=True)
+class _Pieces:
+    """What pieces have, each at `rows`, in the axes of the first loop about the mean."""
+
+    means: Buffer
+    off: Buffer
+    squares: Buffer
+    rows: tuple[Expr, ...]
+    cut: Cut
+    length: Expr
+
+
+def _in_pieces(moments: _Moments, cut: Cut) -> dict[int, list[Loop]]:
+    """The loops instead of the mean, and instead of each that sums about it."""
+    center, first = moments.center, moments.spreads[0]
+    store, dtype = center.stores[0], first.f.dtype
+    rows = as_read((*cut.outer, *first.loop.axes), [piece_of(first.squares, cut)])
+    means, off, squares = (
+        parts_of(f"{store.buffer.name}_{name}", first.squares, rows, store.buffer)
+        for name in ("piece", "off", "squares")
+    )
+    pieces = _Pieces(means, off, squares, rows, cut, const(extent_of(cut.inner), dtype))
+    total = piece_of(reduce("sum", first.loop.reduced, first.f), cut)
+    near = {first.mean: load(means, rows)}
+    made = {
+        means: (apply("div", total, pieces.length), center.origins),
+        off: (piece_of(put(first.off, near), cut), first.loop.origins),
+        squares: (piece_of(put(first.squares, near), cut), first.loop.origins),
+    }
+    loops = [
+        Loop(rows, cut.inner, (Store(buffer, rows, value),), origins)
+        for buffer, (value, origins) in made.items()
     ]
     mean = reduce("sum", cut.outer, load(means, rows))
     mean = apply("div", mean, const(extent_of(cut.outer), dtype))
-    whole = replace(center.stores[0], index=pair.mean.index, value=mean)
-    apart = apply("sub", load(means, rows), pair.mean)
+    whole = replace(store, index=first.mean.index, value=mean)
+    loops.append(Loop(first.loop.axes, cut.outer, (whole,), center.origins))
+    joined = {id(s.loop): [_joined(s, first, pieces)] for s in moments.spreads}
+    return {id(center): loops, **joined}
+
+
+def _joined(spread: _Spread, first: _Spread, pieces: _Pieces) -> Loop:
+    """The same loop over pieces. Its axes may have other names than those of the first."""
+    names = dict(zip(first.loop.axes, spread.loop.axes, strict=True))
+    rows = tuple(names.get(a, a) for a in pieces.rows)
+    means, off, squares = (load(b, rows) for b in (pieces.means, pieces.off, pieces.squares))
+    length, outer = pieces.length, pieces.cut.outer
+    apart = apply("add", apply("sub", means, spread.mean), apply("div", off, length))
+    own = apply("sub", squares, apply("mul", off, apply("div", off, length)))
     around = apply("mul", length, apply("mul", apart, apart))
-    summed = reduce("sum", cut.outer, apply("add", load(squares, rows), around))
-    held = spread.stores[0]
-    last = replace(held, value=put(held.value, {pair.summed: summed}))
-    joined = Loop(spread.axes, cut.outer, (whole,), center.origins)
-    return [*first, joined], [replace(spread, reduced=cut.outer, stores=(last,))]
+    sums = {
+        spread.off: reduce("sum", outer, apply("mul", length, apart)),
+        spread.squares: reduce("sum", outer, apply("add", own, around)),
+    }
+    held = spread.loop.stores[0]
+    return replace(spread.loop, reduced=outer, stores=(replace(held, value=put(held.value, sums)),))

@@ -221,7 +221,8 @@ def bitcast(value: Expr, dtype: DType) -> Expr:
 def reduce(kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
     """`value` combined over `axes`, which it binds."""
     spec = REDUCTIONS[kind]
-    return _node("reduce", (value,), (kind, axes), I64 if spec.gives_index else value.dtype)
+    dtype = I64 if spec.gives_index else F64 if spec.widens else value.dtype
+    return _node("reduce", (value,), (kind, axes), dtype)
 
 
 def scan(kind: str, along: Expr, value: Expr) -> Expr:

@@ -49,12 +49,14 @@ class ScanSpec:
 
 @dataclass(frozen=True)
 class ReductionSpec:
-    """`identity(dtype)` starts the accumulator; `numpy(values, axes)` is the meaning."""
+    """`combine` is the op that joins two elements; `numpy(values, axes)` is the meaning. A kind
+    that `widens` gives an f64."""
 
     name: str
     combine: str
     numpy: Numpy
     gives_index: bool = False
+    widens: bool = False
 
 
 def _elementwise(function: Callable[[float], float]) -> Numpy:
@@ -257,6 +259,11 @@ def _over_axes(function: Numpy) -> Numpy:
     return meaning
 
 
+def _wide_sum(values: Any, axes: tuple[int, ...]) -> Any:
+    with np.errstate(all="ignore"):
+        return np.sum(values, axis=axes, keepdims=True, dtype=np.float64)
+
+
 def neutral(name: str, dtype: DType) -> float | int:
     """What the op of this name leaves any value unchanged with."""
     if name in ("add", "or"):
@@ -277,6 +284,9 @@ REDUCTIONS: dict[str, ReductionSpec] = {
     row.name: row
     for row in (
         ReductionSpec("sum", "add", _over_axes(np.sum)),
+        # A sum of floats as an f64, for variances: what is lost is lost in short runs at most,
+        # which a target may add in the type of the elements.
+        ReductionSpec("wide_sum", "add", _wide_sum, widens=True),
         ReductionSpec("prod", "mul", _over_axes(np.prod)),
         ReductionSpec("max", "max", _over_axes(np.max)),
         ReductionSpec("min", "min", _over_axes(np.min)),

@@ -1,11 +1,19 @@
 """Reductions: sum, mean, max, min, prod, any, all, argmax, argmin, var.
 
-In: a view and the dimensions to reduce. Out: one loop with reduced axes (two for a variance: the
-mean first, then the squared distances from it, which is exact where one pass over squares is not).
+In: a view and the dimensions to reduce. Out: one loop with reduced axes (two for a variance: about
+the mean m first, then distances from it and their squares; one pass over squares alone would lose
+all digits of data far from zero). Since m is rounded, distances have a mean of their own, which is
+subtracted: with d = x - m over n elements,
+
+    mean = m + sum(d) / n        variance = (sum(d^2) - sum(d)^2 / n) / (n - correction)
+
+For data far from zero d is exact, so both are as good as if m were. A row of equal numbers has a
+variance of zero: its d are one small multiple of a unit in the last place, and so is every sum.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
@@ -25,7 +33,7 @@ from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import sizes
 from litz.lower.values import Lowering, View, dtype_of, element, positions, widen
 
-IDENTITIES = {"sum": 0, "prod": 1, "any": 0, "all": 1}
+IDENTITIES = {"sum": 0, "wide_sum": 0, "prod": 1, "any": 0, "all": 1}
 Dims = Sequence[int] | int | None
 
 
@@ -67,11 +75,14 @@ class Reducer:
         """The reduced value; small reductions are written out, empty ones are the identity."""
         at = self.position(kept)
         if self.count is ZERO:
-            return identity(kind, element_at(tuple(ZERO for _ in at)).dtype)
+            return identity(kind, _given(kind, element_at(tuple(ZERO for _ in at)).dtype))
         if kind not in IDENTITIES and not at_least(self.count, ONE):
             raise NotGenerated("an extreme of what may be nothing")
         if not self.axes:
-            return integer(0) if REDUCTIONS[kind].gives_index else element_at(at)
+            one = element_at(at)
+            return (
+                integer(0) if REDUCTIONS[kind].gives_index else cast(one, _given(kind, one.dtype))
+            )
         return combined(self.low, kind, self.axes, element_at(at))
 
     def emit(self, target: Any, value_at: Callable[[list[Expr]], Expr]) -> View:
@@ -92,7 +103,8 @@ def combined(
     terms = []
     for point in product(*(range(a.extent.number) for a in axes)):
         place = dict(zip(axes, map(integer, point), strict=True))
-        terms.append(simplify_indices(substitute(value, place)))
+        term = simplify_indices(substitute(value, place))
+        terms.append(cast(term, _given(kind, term.dtype)))
     while len(terms) > 1:  # pairwise, as eager's sums are
         pairs = [
             arithmetic(REDUCTIONS[kind].combine, a, b)
@@ -100,6 +112,11 @@ def combined(
         ]
         terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
     return terms[0]
+
+
+def _given(kind: str, dtype: DType) -> DType:
+    """The type in which values of a type are combined."""
+    return F64 if REDUCTIONS[kind].widens else dtype
 
 
 def number_as(count: Expr, dtype: DType) -> Expr:
@@ -220,37 +237,67 @@ rule("min.dim")(partial(_lower_extreme, "min"))
 
 
 def _moments(
-    low: Lowering, like: torch.Tensor, x: View, dim: Dims, correction: Any, mean: Any = None
-) -> tuple[View, View]:
-    """Variance and mean over `dim`, the mean in the type that is computed with."""
+    low: Lowering, like: torch.Tensor, x: View, dim: Dims, correction: Any
+) -> tuple[View, Callable[[torch.Tensor], View]]:
+    """Variance over `dim`, and what makes the mean, as it is computed with."""
     computable(x, like)
     dtype = dtype_of(like.dtype)
     work = Reducer(low, x, reduced_dims(x, dim))
     shape = sizes(like.shape)
-    mean_buffer = low.row_buffer(shape, dtype.compute)
+    about = low.row_buffer(shape, dtype.compute)
 
-    def mean_at(kept: list[Expr]) -> Expr:
+    def about_at(kept: list[Expr]) -> Expr:
         total = work.value("sum", lambda p: element(x, p, dtype), kept)
         return apply("div", total, number_as(work.count, total.dtype))
 
-    center = work.emit(mean_buffer, mean_at)
+    center = work.emit(about, about_at)
+    summing = "wide_sum" if low.target.wide_sums else "sum"
+
+    def distance(p: tuple[Expr, ...]) -> Expr:
+        return apply("sub", element(x, p, dtype), center.at(positions(shape)))
+
+    def squared(p: tuple[Expr, ...]) -> Expr:
+        return apply("mul", distance(p), distance(p))
 
     def variance_at(kept: list[Expr]) -> Expr:
-        place = positions(shape)
+        squares, off = work.value(summing, squared, kept), work.value(summing, distance, kept)
+        return cast(_spread(squares, off, work.count, correction), dtype.compute)
 
-        def squared(p: tuple[Expr, ...]) -> Expr:
-            distance = apply("sub", element(x, p, dtype), center.at(place))
-            return apply("mul", distance, distance)
+    def mean_at(kept: list[Expr]) -> Expr:
+        off = work.value(summing, distance, kept)
+        share = _share(off, work.count)
+        whole = apply("add", cast(center.at(positions(shape)), share.dtype), share)
+        return cast(whole, dtype.compute)
 
-        total = work.value("sum", squared, kept)
-        lost = 1 if correction is None else correction
-        if work.count.is_const:
-            return apply("div", total, const(max(work.count.number - lost, 0), total.dtype))
-        left = apply("sub", cast(work.count, F64), const(lost, F64))
-        freedom = apply("max", left, const(0, F64))
-        return apply("div", total, cast(freedom, total.dtype))
+    variance = work.emit(low.buffer(like), variance_at)
+    return variance, lambda like: work.emit(low.buffer(like), mean_at)
 
-    return work.emit(low.buffer(like), variance_at), center
+
+def _share(total: Expr, count: Expr) -> Expr:
+    """A small part of a mean, the last digit of which is nothing."""
+    if not count.is_const or count is ZERO:
+        return apply("div", total, number_as(count, total.dtype))
+    return apply("mul", total, const(1 / count.number, total.dtype))
+
+
+def _spread(squares: Expr, off: Expr, count: Expr, correction: Any) -> Expr:
+    """The variance, from the sums of squared distances and of distances. Rounding must not make it
+    negative."""
+    dtype, lost = squares.dtype, 1 if correction is None else correction
+    number = number_as(count, dtype)
+    if dtype is F64 and count.is_const:
+        # No quotient to wait for: (n sum(d^2) - sum(d)^2) / (n (n - lost)).
+        both = apply("mul", number, squares), apply("mul", off, off)
+        total = apply("max", apply("sub", *both), const(0, dtype))
+        whole = count.number * max(count.number - lost, 0)
+        return apply("mul", total, const(1 / whole if whole else math.inf, dtype))
+    total = apply("sub", squares, apply("mul", off, apply("div", off, number)))
+    total = apply("max", total, const(0, dtype))
+    if count.is_const:
+        return apply("div", total, const(max(count.number - lost, 0), dtype))
+    left = apply("sub", cast(count, F64), const(lost, F64))
+    freedom = apply("max", left, const(0, F64))
+    return apply("div", total, cast(freedom, dtype))
 
 
 @rule("var.correction")
@@ -266,6 +313,5 @@ def _variance_and_mean(
     low: Lowering, like: list[torch.Tensor], x: View, dim: Dims = None, *, correction: Any = None,
     keepdim: bool = False,
 ) -> list[View]:  # fmt: skip
-    variance, center = _moments(low, like[0], x, dim, correction)
-    mean = low.pointwise(like[1], lambda p: center.at(p))
-    return [variance, mean]
+    variance, mean = _moments(low, like[0], x, dim, correction)
+    return [variance, mean(like[1])]

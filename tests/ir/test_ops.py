@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from litz.ir.dtypes import BOOL, F32, F64
+from litz.ir.expr import axis, cast, const, reduce
 from litz.ir.ops import OPS, REDUCTIONS
 from litz.ir.special import POLYNOMIALS, SPECIAL
 
@@ -123,6 +125,9 @@ def test_reductions_combine_with_an_op(kind: str) -> None:
         if kind in ("any", "all")
         else FLOATS[2:12].reshape(5, 2)
     )
-    torch_kind = {"max": "amax", "min": "amin"}.get(kind, kind)
+    torch_kind = {"max": "amax", "min": "amin", "wide_sum": "sum"}.get(kind, kind)
     expected = getattr(torch, torch_kind)(torch.from_numpy(x), 1, keepdim=True).numpy()
     np.testing.assert_allclose(spec.numpy(x, (1,)), expected, rtol=1e-6)
+    row = axis("r0", 2)
+    value = cast(const(1, F32), BOOL if kind in ("any", "all") else F32)
+    assert (reduce(kind, (row,), value).dtype is F64) == spec.widens == (kind == "wide_sum")

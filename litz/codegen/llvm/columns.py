@@ -4,12 +4,13 @@ In: a `ScheduledKernel` whose `Choice` says so. Out: LLVM IR. With a few columns
 rows, memory would be walked in short pieces a row apart, which costs half of its speed: a
 processor reads ahead along one line. Sums of few columns stay in registers, for which every loop
 over them is written out; those of many wait in a cache. Sums of many rows are put aside now and
-then, as in any other reduction. A window of a pool is a few rows, which are tested one by one.
+then, as in any other reduction; a `wide_sum` of f32 is one of f64 anyway, and extremes need none of
+it. A window of a pool is a few rows, which are tested one by one.
 
     for task:                             a chunk of columns
         for block of rows:
-            for row:  if it is inside:  for v in chunk:  sums[v] += x[row, v]
-            for v:    totals[v] += sums[v]
+            for row:  if it is inside:  for v in chunk:  sums[v] += x[row, v]     or four rows of x
+            for v:    totals[v] += sums[v];  sums[v] = 0
         for v:  stores of the kernel with totals[v]
 """
 
@@ -17,16 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from litz.codegen.llvm.builder import Value
-from litz.codegen.llvm.emit import TURNS, KernelEmitter, put_aside_at
+from litz.codegen.llvm.builder import Type, Value
+from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.reductions import Reduction
+from litz.codegen.llvm.runs import runs_of
 from litz.codegen.llvm.scope import I64, Scope
 from litz.codegen.llvm.values import Tail
 from litz.ir.expr import Expr, walk
+from litz.ir.index import ONE
 from litz.ir.ops import neutral
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.sizes import count_of, is_multiple
+from litz.ir.sizes import is_multiple
 
 # Vectors of columns up to which loops over them are written out: as many as there are registers.
 # Beyond these, some sums live on the stack, and yet are not looked up by a counter.
@@ -43,17 +46,20 @@ class ColumnEmitter(KernelEmitter):
         self.phase, *self.behind = self.kernel.phases
         self.values.memory.in_order = True
         nodes = (n for s in self.phase.stores for n in walk(s.value) if n.op == "reduce")
-        lanes, points = self.choice.lanes, count_of(self.phase.inner)
-        long = not points.is_const or points.number > TURNS
-        self.reductions = [Reduction(self.values, n, 1, lanes, long) for n in dict.fromkeys(nodes)]
-        self.blocked = any(r.gathers for r in self.reductions)
-        self.sums = [self._array(r) for r in self.reductions]
-        self.totals = [self._array(r) for r in self.reductions] if self.blocked else self.sums
+        reduces = list(dict.fromkeys(nodes))
+        runs = runs_of(reduces, self.phase, 1, apart=True)
+        given = (1, self.choice.lanes, runs)
+        self.reductions = [Reduction(self.values, n, *given) for n in reduces]
+        # The innermost such axis is enough: each of its passes puts all of its sums aside.
+        self.aside = next(iter(runs.aside.items()), None)
+        self.blocked = [r for r in self.reductions if r.gathers]
+        self.sums = {r: self._array(r.type) for r in self.reductions}
+        self.totals = {r: self._array(r.total_type) for r in self.blocked}
 
-    def _array(self, reduction: Reduction) -> Value:
+    def _array(self, kind: Type) -> Value:
         """Stack memory for the sums of a chunk."""
         array = Value(f"%{self.b.fresh('sums')}", POINTER)
-        size = f"[{self.vectors} x {reduction.type}], align 64"
+        size = f"[{self.vectors} x {kind}], align 64"
         self.scopes.stack[0].lines.insert(1, f"  {array.text} = alloca {size}")
         return array
 
@@ -67,14 +73,15 @@ class ColumnEmitter(KernelEmitter):
         """Whether there is but one chunk, and a short one."""
         n = self.columns.extent
         whole = n.is_const and n.number <= self.choice.chunk
-        return whole and self.vectors * len(self.reductions) <= WRITTEN_OUT
+        registers = sum(r.type.bits // (8 * r.node.args[0].dtype.bytes) for r in self.reductions)
+        return whole and self.vectors * registers <= WRITTEN_OUT
 
     def _lanes_of_rows(self, task: Value) -> None:
         assert self.choice.vector is not None
         b = self.b
         start = self._bind_tasks(task)[self.choice.vector]
         stop = b.intrinsic("smin", b.add(start, self.choice.chunk), self._size(self.columns.extent))
-        self._for_columns(start, stop, lambda at: self._clear(self.totals, at))
+        self._for_columns(start, stop, self._start)
         self._rows(start, stop, list(self.phase.inner))
         self._for_columns(start, stop, self._finish)
 
@@ -86,12 +93,12 @@ class ColumnEmitter(KernelEmitter):
             return
         row, *others = axes
         first, end = self._number(0), self._size(row.extent)
-        aside, every = put_aside_at(self.phase.inner, 1)
-        blocks = self.blocked and row is aside
+        along, every = self.aside or (ONE, ONE)
+        blocks = self.blocked and row is along
         if blocks:
-            n, first = end, self.scopes.open_loop(first, end, every)
-            self._for_columns(start, stop, lambda at: self._clear(self.sums, at))
-            end = self.b.intrinsic("smin", self.b.add(first, every), n)
+            far = self._far(every, 1)
+            n, first = end, self.scopes.open_loop(first, end, far)
+            end = self.b.intrinsic("smin", self.b.add(first, far), n)
         counter = self.scopes.open_loop(first, end, 1)
         level = self.values.axis_level[row] = self.scopes.depth
         self.scopes.bind(level, row, counter)
@@ -142,37 +149,45 @@ class ColumnEmitter(KernelEmitter):
 
     # -- work on one vector of columns -------------------------------------------------------
 
-    def _place(self, array: Value, reduction: Reduction, at: Value) -> Value:
-        return self.b.emit(f"getelementptr {reduction.type}, {array}, {at}", POINTER)
+    def _place(self, array: Value, kind: Type, at: Value) -> Value:
+        return self.b.emit(f"getelementptr {kind}, {array}, {at}", POINTER)
 
-    def _clear(self, arrays: list[Value], at: Value) -> None:
-        for reduction, array in zip(self.reductions, arrays, strict=True):
+    def _start(self, at: Value) -> None:
+        """Nothing is there yet."""
+        for reduction, array in self.sums.items():
             start = neutral(reduction.spec.combine, reduction.dtype)
-            value = self.b.constant(start, reduction.type)
-            self.b.lines.append(f"  store {value}, {self._place(array, reduction, at)}")
+            self._put(array, at, self.b.constant(start, reduction.type))
+        for reduction, array in self.totals.items():
+            self._put(array, at, self.b.constant(0, reduction.total_type))
 
-    def _copied(self, reduction: Reduction, source: Value, target: Value) -> None:
-        value = self.b.emit(f"load {reduction.type}, {source}", reduction.type)
-        self.b.lines.append(f"  store {value}, {target}")
+    def _put(self, array: Value, at: Value, value: Value) -> None:
+        self.b.lines.append(f"  store {value}, {self._place(array, value.type, at)}")
+
+    def _get(self, array: Value, at: Value, kind: Type) -> Value:
+        return self.b.emit(f"load {kind}, {self._place(array, kind, at)}", kind)
 
     def _add_row(self, at: Value) -> None:
-        places = [self._place(s, r, at) for s, r in zip(self.sums, self.reductions, strict=True)]
-        for place, reduction in zip(places, self.reductions, strict=True):
-            self._copied(reduction, place, reduction.slots[0])
+        for reduction, array in self.sums.items():
+            here = self._get(array, at, reduction.type)
+            self.b.lines.append(f"  store {here}, {reduction.slots[0]}")
         self._body(self.reductions, [], 0)
-        for place, reduction in zip(places, self.reductions, strict=True):
-            self._copied(reduction, reduction.slots[0], place)
+        for reduction, array in self.sums.items():
+            text = f"load {reduction.type}, {reduction.slots[0]}"
+            self._put(array, at, self.b.emit(text, reduction.type))
 
     def _put_aside(self, at: Value) -> None:
-        for reduction, *arrays in zip(self.reductions, self.totals, self.sums, strict=True):
-            kind, places = reduction.type, [self._place(a, reduction, at) for a in arrays]
-            total, more = (self.b.emit(f"load {kind}, {place}", kind) for place in places)
-            self.b.lines.append(f"  store {reduction.combined(total, more)}, {places[0]}")
+        for reduction, array in self.totals.items():
+            more = reduction.widened(self._get(self.sums[reduction], at, reduction.type))
+            total = reduction.combined(self._get(array, at, reduction.total_type), more)
+            self._put(array, at, total)
+            self._put(self.sums[reduction], at, self.b.constant(0, reduction.type))
 
     def _finish(self, at: Value) -> None:
         """A vector of totals takes the place of the reduction."""
-        for reduction, array in zip(self.reductions, self.totals, strict=True):
-            text = f"load {reduction.type}, {self._place(array, reduction, at)}"
-            self.scopes.bind(self.scopes.depth, reduction.node, self.b.emit(text, reduction.type))
+        for reduction, array in (self.sums | self.totals).items():
+            kind = reduction.total_type if reduction.gathers else reduction.type
+            total = self._get(array, at, kind)
+            total = reduction.rounded(total if reduction.gathers else reduction.widened(total))
+            self.scopes.bind(self.scopes.depth, reduction.node, total)
         for phase in (self.phase, *self.behind):
             self._stores(list(phase.completing if phase.inner else phase.stores))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.function import FunctionEmitter
 from litz.codegen.llvm.reductions import Reduction
+from litz.codegen.llvm.runs import Runs, runs_of
 from litz.codegen.llvm.scans import Scan
 from litz.codegen.llvm.scope import I64, Scope
 from litz.codegen.llvm.tiles import Tile, crosses
@@ -26,10 +27,7 @@ from litz.ir.expr import Expr, apply, cast, load, narrow, walk
 from litz.ir.index import ONE
 from litz.ir.program import Phase, Store, loads
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.sizes import count_of, is_multiple, rounded_up
-
-# Turns of a loop after which its sums are put aside.
-TURNS = 128
+from litz.ir.sizes import is_multiple, rounded_up
 
 
 class KernelEmitter(FunctionEmitter):
@@ -158,17 +156,13 @@ class KernelEmitter(FunctionEmitter):
             dict.fromkeys(n for s in phase.stores for n in walk(s.value) if n.op == "reduce")
         )
         unroll = self._unroll(phase, lanes) if in_lanes and reduces else 1
-        points = count_of(phase.inner)
-        long = not points.is_const
-        if points.is_const:
-            long = points.number // (unroll * lanes if in_lanes else 1) > TURNS
-        reductions = [Reduction(self.values, n, unroll, lanes, long) for n in reduces]
+        step = lanes * unroll if in_lanes else 1
+        runs = runs_of(reduces, phase, step, apart=not in_lanes and lanes > 1)
+        reductions = [Reduction(self.values, n, unroll, lanes, runs) for n in reduces]
         for reduction in reductions:
             reduction.start()
         self._start_scans(scans, lanes)
-        step = lanes * unroll if in_lanes else 1
-        given = (reductions, list(phase.inside), phase.inner, unroll, in_lanes)
-        nest = _Nest(*given, *put_aside_at(phase.inner, step))
+        nest = _Nest(reductions, list(phase.inside), phase.inner, unroll, in_lanes, runs)
         self._nest(nest, list(phase.inner))
         if in_lanes:
             self.values.set_vector(None, None, None)
@@ -231,12 +225,12 @@ class KernelEmitter(FunctionEmitter):
     ) -> Iterator[Value]:
         """A loop. Its sums are put aside every so many turns: a number is then added to others of
         its size, and a long sum loses no more to rounding than a few short ones."""
-        long = [r for r in nest.reductions if r.gathers and variable is nest.aside]
+        long = [r for r in nest.reductions if r.gathers and variable in nest.runs.aside]
         if not long or few:
             yield self.scopes.open_loop(start, stop, step)
             self.scopes.close()
             return
-        far = step * nest.every
+        far = self._far(nest.runs.aside[variable], step)
         block = self.scopes.open_loop(start, stop, far)
         self.scopes.open_if(self.b.compare("sgt", block, start))  # of a short row, nothing is
         for reduction in long:
@@ -246,6 +240,12 @@ class KernelEmitter(FunctionEmitter):
         yield self.scopes.open_loop(block, end, step)
         self.scopes.close()
         self.scopes.close()
+
+    def _far(self, every: Expr, step: int) -> Value | int:
+        """As many steps, in elements."""
+        if every.is_const:
+            return every.number * step
+        return self.b.mul(self.values.value(every), step)
 
     def _in_lanes(self, nest: _Nest, variable: Expr) -> None:
         """Whole groups of vectors, whole vectors, then one masked vector."""
@@ -259,7 +259,8 @@ class KernelEmitter(FunctionEmitter):
                     for copy in range(copies):
                         first = self.b.add(base, copy * lanes) if copy else base
                         self._copy(variable, first, None, *given, copy)
-            if copies > 1 and not n.is_const and nest.reductions:
+            # With an axis around this one the copies go on in its next turn.
+            if copies > 1 and not n.is_const and nest.reductions and len(nest.axes) == 1:
                 self._join_copies(nest.reductions, grouped)
         if is_multiple(n, lanes):
             return
@@ -320,26 +321,14 @@ class KernelEmitter(FunctionEmitter):
 
 @dataclass(frozen=True)
 class _Nest:
-    """What the loops of a phase run, and the axis after so many turns of which sums go aside."""
+    """What the loops of a phase run."""
 
     reductions: list[Reduction]
     inside: list[Store]
     axes: tuple[Expr, ...]
     unroll: int
     in_lanes: bool
-    aside: Expr | None
-    every: int
-
-
-def put_aside_at(axes: tuple[Expr, ...], step: int) -> tuple[Expr | None, int]:
-    """The axis whose turns hold about as many additions as a sum may take at once."""
-    inside = 1
-    for variable in reversed(axes):
-        turns = -(-variable.extent.hint // step)
-        if inside * turns > TURNS or not variable.extent.is_const:
-            return variable, max(TURNS // inside, 1)
-        inside, step = inside * turns, 1
-    return (axes[0] if axes else None), TURNS
+    runs: Runs
 
 
 def _update(store: Store) -> Expr:

@@ -3,15 +3,18 @@
 In: a `reduce` node. Out: its finished value. Each unrolled copy of a loop body has an accumulator
 of its own, so that additions overlap; copies and lanes are folded in a fixed tree, so that the
 result does not depend on timing. Example: a row of 768 floats is summed in 4 vectors of 16.
+
+Long sums are put aside from time to time, as `runs.py` says.
 """
 
 from __future__ import annotations
 
 from litz.codegen.llvm.builder import Type, Value
-from litz.codegen.llvm.ops import SPELLING, computed_type
+from litz.codegen.llvm.ops import SPELLING, computed_type, convert
+from litz.codegen.llvm.runs import Runs
 from litz.codegen.llvm.values import Values
-from litz.ir.dtypes import BOOL
-from litz.ir.expr import Expr, walk
+from litz.ir.dtypes import BOOL, F64
+from litz.ir.expr import Expr, cast, walk
 from litz.ir.index import ravel
 from litz.ir.ops import REDUCTIONS, neutral
 
@@ -35,21 +38,30 @@ def _may_fail(node: Expr) -> bool:
 class Reduction:
     """One `reduce` node with its accumulators (and, for argmax, the positions they came from)."""
 
-    def __init__(
-        self, values: Values, node: Expr, copies: int, lanes: int, long: bool = False
-    ) -> None:
+    def __init__(self, values: Values, node: Expr, copies: int, lanes: int, runs: Runs) -> None:
         self.values, self.node = values, node
         self.kind: str = node.attr[0]
-        self.dtype = node.args[0].dtype
-        self.type = computed_type(self.dtype, lanes)
         self.spec = REDUCTIONS[self.kind]
+        self.dtype = node.args[0].dtype
+        long = bool(runs.aside)
+        if self.spec.widens and runs.wide:
+            long = long and self.dtype is F64
+            self.dtype = F64
+        self.type = computed_type(self.dtype, lanes)
         count = 1 if self.spec.gives_index else copies
         self.slots = [stack_slot(values, self.type, "acc") for _ in range(count)]
         # A long sum of floats has a place for what was put aside, which `finish` then reads.
-        self.gathers = long and self.kind == "sum" and self.dtype.is_float
-        self.aside = stack_slot(values, self.type, "aside") if self.gathers else None
+        self.gathers = long and self.adds_floats
+        # What is folded at the end.
+        self.total = F64 if self.gathers or self.spec.widens else self.dtype
+        self.total_type = computed_type(self.total, lanes)
+        self.aside = stack_slot(values, self.total_type, "aside") if self.gathers else None
         places = Type("i64", lanes)
         self.places = stack_slot(values, places, "at") if self.spec.gives_index else None
+
+    @property
+    def adds_floats(self) -> bool:
+        return self.spec.combine == "add" and self.dtype.is_float
 
     @property
     def guard(self) -> Expr | None:
@@ -69,27 +81,47 @@ class Reduction:
     def start(self) -> None:
         b = self.values.b
         start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
-        for slot in (*self.slots, *([self.aside] if self.aside else [])):
-            b.lines.append(f"  store {start}, {slot}")
+        b.lines += [f"  store {start}, {slot}" for slot in self.slots]
+        if self.aside is not None:
+            b.lines.append(f"  store {b.constant(0, self.total_type)}, {self.aside}")
         if self.places is not None:
             none = b.constant(-1, Type("i64", self.type.lanes))
             b.lines.append(f"  store {none}, {self.places}")
 
     def update(self, copy: int) -> None:
         """Take in the elements of one copy of the loop body."""
-        b, values = self.values.b, self.values
-        value = values.value(self.node.args[0])
-        value = values.spread(value) if self.type.lanes > 1 else value
         if self.places is not None:
-            self._update_place(value)
+            self._update_place(self._lanewise(self.node.args[0]))
             return
-        if values.mask is not None and value.type.lanes > 1:
-            start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
-            value = b.select(values.mask, value, start)
         slot = self.slots[copy]
-        before = b.emit(f"load {self.type}, {slot}", self.type)
-        after = self.combined(before, value)
-        b.lines.append(f"  store {after}, {slot}")
+        after = self._added(slot) if self.spec.widens else self._joined(slot)
+        self.values.b.lines.append(f"  store {after}, {slot}")
+
+    def _held(self, slot: Value) -> Value:
+        return self.values.b.emit(f"load {self.type}, {slot}", self.type)
+
+    def _lanewise(self, element: Expr) -> Value:
+        value = self.values.value(element)
+        return self.values.spread(value) if self.type.lanes > 1 else value
+
+    def _joined(self, slot: Value) -> Value:
+        """The accumulator with the element, or behind the end of the row with nothing."""
+        value = self._lanewise(self.node.args[0])
+        if self.values.mask is not None and self.type.lanes > 1:
+            start = self.values.b.constant(neutral(self.spec.combine, self.dtype), self.type)
+            value = self.values.b.select(self.values.mask, value, start)
+        return self.combined(self._held(slot), value)
+
+    def _added(self, slot: Value) -> Value:
+        """The same for a `wide_sum`: products in it are not rounded by themselves."""
+        b, (element,) = self.values.b, self.node.args
+        factors = element.args if element.op == "mul" else (element,)
+        given = [self._lanewise(cast(factor, self.dtype)) for factor in factors]
+        before = self._held(slot)
+        after = b.intrinsic("fma", *given, before) if len(given) > 1 else b.add(before, *given)
+        if self.values.mask is None or self.type.lanes == 1:
+            return after
+        return b.select(self.values.mask, after, before)
 
     def combined(self, x: Value, y: Value) -> Value:
         return SPELLING[self.spec.combine](self.values.b, self.dtype, x, y)
@@ -126,9 +158,19 @@ class Reduction:
         """Add the sums so far to what was put aside, and begin again."""
         b, zero = self.values.b, self.values.b.constant(0, self.type)
         assert self.aside is not None
-        before = b.emit(f"load {self.type}, {self.aside}", self.type)
-        b.lines.append(f"  store {self.combined(before, self._folded())}, {self.aside}")
+        before = b.emit(f"load {self.total_type}, {self.aside}", self.total_type)
+        after = self.combined(before, self.widened(self._folded()))
+        b.lines.append(f"  store {after}, {self.aside}")
         b.lines += [f"  store {zero}, {slot}" for slot in self.slots]
+
+    def widened(self, value: Value) -> Value:
+        """An accumulator as what is folded."""
+        return convert(self.values.b, value, self.dtype, self.total)
+
+    def rounded(self, value: Value) -> Value:
+        """What was folded, in the type of the node."""
+        wide = self.spec.gives_index or self.total is self.node.dtype
+        return value if wide else convert(self.values.b, value, self.total, self.node.dtype)
 
     def join_copies(self) -> None:
         """Fold the copies into the first, which alone goes on."""
@@ -136,7 +178,7 @@ class Reduction:
 
     def _folded(self) -> Value:
         """What the copies hold together."""
-        parts = [self.values.b.emit(f"load {self.type}, {s}", self.type) for s in self.slots]
+        parts = [self._held(slot) for slot in self.slots]
         while len(parts) > 1:
             pairs = [self.combined(x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
             parts = pairs + parts[len(pairs) * 2 :]
@@ -145,16 +187,16 @@ class Reduction:
     def finish(self, fold_lanes: bool) -> Value:
         """The finished value: copies folded, and lanes too unless each lane is its own row."""
         b = self.values.b
-        total = self._folded()
+        total = self.widened(self._folded())
         if self.aside is not None:
-            before = b.emit(f"load {self.type}, {self.aside}", self.type)
+            before = b.emit(f"load {self.total_type}, {self.aside}", self.total_type)
             total = self.combined(before, total)
         if self.places is not None:
             where = b.emit(
                 f"load {Type('i64', self.type.lanes)}, {self.places}", Type("i64", self.type.lanes)
             )
             return self._fold_places(total, where) if fold_lanes else where
-        return self._fold(total) if fold_lanes else total
+        return self.rounded(self._fold(total) if fold_lanes else total)
 
     def _fold(self, value: Value) -> Value:
         """Halve the vector until one lane is left."""

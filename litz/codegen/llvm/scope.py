@@ -65,7 +65,7 @@ class Scopes:
         self,
         start: Value,
         end: Value,
-        step: int,
+        step: Value | int,
         *,
         whole_steps: bool = False,
         rolled: bool = False,
@@ -74,7 +74,8 @@ class Scopes:
         A rolled loop stays as it is: LLVM does not write several turns out."""
         name = self.builder.fresh("loop")
         counter = Value(f"%{name}.i", I64)
-        ahead = f"  %{name}.ahead = add nsw i64 {counter.text}, {step if whole_steps else 0}"
+        by = step.text if isinstance(step, Value) else step
+        ahead = f"  %{name}.ahead = add nsw i64 {counter.text}, {by if whole_steps else 0}"
         test = f"icmp {'sle' if whole_steps else 'slt'} i64 %{name}.ahead, {end.text}"
         enter = (
             f"  br label %{name}.head",
@@ -89,7 +90,7 @@ class Scopes:
         leave = (
             f"  br label %{name}.latch",
             f"{name}.latch:",
-            f"  %{name}.next = add nsw i64 {counter.text}, {step}",
+            f"  %{name}.next = add nsw i64 {counter.text}, {by}",
             f"  br label %{name}.head{', !llvm.loop !0' if rolled else ''}",
             f"{name}.exit:",
         )

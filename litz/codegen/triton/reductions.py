@@ -17,7 +17,7 @@ from litz.ir.expr import Expr
 from litz.ir.ops import REDUCTIONS, SCANS, neutral
 
 # The prelude's function that joins two elements, or two elements with their places.
-JOINED = {"sum": "sum", "prod": "product", "logsumexp": "log_add_exp"}
+JOINED = {"sum": "sum", "wide_sum": "sum", "prod": "product", "logsumexp": "log_add_exp"}
 FIRST = {"argmax": "first_max", "argmin": "first_min"}
 LAST = {"argmax": "last_max", "argmin": "last_min"}
 # A place behind all others, in 32 and in 64 bits.
@@ -176,8 +176,8 @@ class Folding:
             text = f"{at}.to(tl.int64)"
         elif dtype is BOOL:
             text = f"{name} != 0"
-        elif dtype.is_int and dtype.bits < 32:
-            text = f"{name}.to({TYPES[dtype.name]})"
+        elif node.dtype is not dtype or (dtype.is_int and dtype.bits < 32):
+            text = f"{name}.to({TYPES[node.dtype.name]})"
         sides = self.tile.outer
         self.v.bind(node, Text(name, sides) if text == name else self.v.line(text, sides, False))
 
