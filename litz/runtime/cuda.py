@@ -114,9 +114,9 @@ class Cuda:
         """Whether what is launched now becomes part of a CUDA graph of torch's."""
         return bool(torch.cuda.is_current_stream_capturing())
 
-    def flag(self) -> torch.Tensor:
-        """An integer that kernels can write and we can read without waiting for them."""
-        return torch.zeros(1, dtype=torch.int32, device="cpu").pin_memory()
+    def record(self, words: int) -> torch.Tensor:
+        """Integers that kernels can write and we can read without waiting for them."""
+        return torch.zeros(words, dtype=torch.int64, device="cpu").pin_memory()
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A number of the CPU's, on the GPU. Pinned memory would be read some time after this

@@ -30,7 +30,7 @@ from litz.ir.index import ONE
 from litz.ir.program import Buffer, Plan, ViewArg, written
 from litz.ir.source import ARENA, STREAM, DeviceSource
 from litz.runtime.counters import Counters
-from litz.runtime.entry import Entry, Segments
+from litz.runtime.entry import NAMED, Entry, Segments
 from litz.runtime.launches import Launches
 from litz.runtime.numbers import local_name, number_text, tuple_text
 from litz.runtime.steps import torch_dtype
@@ -103,7 +103,7 @@ class DeviceEntry(Entry):
             *(["if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
             "table, address = space.table, space.address", "try:",
             *(f"    {line}" for line in self.lines),
-            "finally:", "    give_back(space)",
+            *NAMED, "finally:", "    give_back(space)",
         ]  # fmt: skip
 
     def _arena_line(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from litz.config import Config
-from litz.errors import IndexOutOfRange, IntegerDivisionByZero, InternalError
+from litz.ir.checks import error_of
 from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
 from litz.ir.source import Binary, Source
@@ -56,7 +56,7 @@ class CompiledGraph:
     def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
-            "new_space": self._new_space, "fail": _fail, "mismatch": mismatch,
+            "new_space": self._new_space, "fail": self._fail, "mismatch": mismatch,
             "give_arena": IDLE.append,
         }  # fmt: skip
         if self.held is not None:
@@ -77,7 +77,7 @@ class CompiledGraph:
         self.held.make_final(space, known)
         IDLE.append(space.arena)
         if space.error.value:
-            _fail(space)
+            self._fail(space)
 
     def _new_space(self) -> Workspace:
         huge = self.config.cpp.huge_pages
@@ -86,10 +86,9 @@ class CompiledGraph:
             self.held.enter(space)
         return space
 
-
-def _fail(space: Workspace) -> NoReturn:
-    """Raise what a kernel noted in the error flag."""
-    code, space.error.value = space.error.value, 0
-    if code & 4:
-        raise InternalError("a kernel accessed memory outside of a buffer (debug_index_asserts)")
-    raise IntegerDivisionByZero() if code & 2 else IndexOutOfRange()
+    def _fail(self, space: Workspace) -> NoReturn:
+        """Raise what a kernel noted in the record."""
+        record = space.error
+        error = error_of(self.source.sites, record.value, record.index, record.size)
+        record.value = 0
+        raise error

@@ -103,7 +103,7 @@ class Held:
             one: HeldSet = space.held
             if changed or now != one.versions:
                 self._make(one, space.address, dict(zip(self._names, parameters, strict=True)))
-                one.versions = now
+                one.versions = None if space.error.value else now  # else it is made anew
             return one.known
 
     def _bind(self, space: Workspace, one: HeldSet) -> None:
