@@ -79,6 +79,11 @@ class Target:
         return 16 if self.kind == "cpu" else 1 << 10
 
     @property
+    def refuses_zero_divisors(self) -> bool:
+        """Whether eager raises where integers are divided by zero; on a GPU it goes on."""
+        return self.kind == "cpu"
+
+    @property
     def reads_whole_rows(self) -> bool:
         """Whether columns of an array that no cache holds are best summed row by row: one thread
         walks memory forwards. On a GPU, neighbouring threads do."""

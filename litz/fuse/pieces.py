@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from litz.fuse.rows import FEWEST_WINDOWS, is_sequential, overlap
+from litz.ir.checks import CHECK_OPS
 from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
 from litz.ir.index import simplify, to_poly
 from litz.ir.ops import OPS
@@ -72,8 +73,8 @@ def _may_split(loop: Loop, inside: set[Buffer]) -> bool:
     store = loop.stores[0]
     if is_sequential(loop) or store.mode != "set" or store.buffer in inside:
         return False
-    # An index is checked also where the value is then not chosen, as eager does.
-    return all(node.op != "check_index" for node in walk(store.value))
+    # A check is made also where the value is then not chosen, as eager does.
+    return all(node.op not in CHECK_OPS for node in walk(store.value))
 
 
 def _pieces(loop: Loop, simplifier: Simplifier, most: int) -> list[Loop]:

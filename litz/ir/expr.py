@@ -231,15 +231,15 @@ def scan(kind: str, along: Expr, value: Expr) -> Expr:
     return _node("scan", (value, along), kind, dtype)
 
 
-def apply(name: str, *args: Expr) -> Expr:
-    """A row of the op table over operands."""
+def apply(name: str, *args: Expr, site: Any = None) -> Expr:
+    """A row of the op table over operands; a check says who asked for it (`ir/checks.py`)."""
     spec = OPS[name]
     assert len(args) == spec.arity, f"{name} takes {spec.arity} operands, got {len(args)}"
     if spec.result == "bool":
         dtype = BOOL
     else:
         dtype = args[0].dtype if spec.result == "index" else args[-1].dtype
-    return _node(name, args, None, dtype)
+    return _node(name, args, site, dtype)
 
 
 def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:

@@ -19,6 +19,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from litz.errors import IndexOutOfRange
 from litz.ir import eighths
+from litz.ir.checks import CHECK_OPS, Site
 from litz.ir.dtypes import BF16, BOOL, EIGHTHS, DType
 from litz.ir.expr import Expr, walk
 from litz.ir.index import ZERO
@@ -299,9 +300,26 @@ def _value(node: Expr, args: list[Array], env: Environment) -> Any:
         along = list(env.axes).index(node.args[1])
         full = np.broadcast_arrays(*args)[0]
         return convert(SCANS[node.attr].numpy(full, along), node.dtype)
-    if op == "check_index":
-        _check_range([args[0]], (int(args[1]),))
+    if op in CHECK_OPS:
+        _check(node, args)
     return convert(np.asarray(OPS[op].numpy(*args)), node.dtype)
+
+
+def _check(node: Expr, args: list[Array]) -> None:
+    """Raise what the kernel's call raises."""
+    site: Site = node.attr or Site("index")
+    if node.op == "check_index":
+        size = int(args[1])
+        outside = args[0][(args[0] < 0) | (args[0] >= size)]
+        if outside.size:
+            raise site.error(int(outside.flat[0]), size)
+    elif node.op == "check_divisor":
+        if (args[0] == 0).any():
+            raise site.error()
+    else:
+        holds, first, second, _ = np.broadcast_arrays(*args)
+        if not holds.all():
+            raise site.error(int(first[~holds].flat[0]), int(second[~holds].flat[0]))
 
 
 def _load(node: Expr, args: list[Array], env: Environment) -> Array:

@@ -229,8 +229,11 @@ _ROWS = [
     OpSpec("where", 3, "same", 1, np.where),
     # 64 random bits, a function of seed and counter alone.
     OpSpec("random_bits", 2, "same", 80, random_bits),
-    # An index given by the user: checked against a size; the kernel reports what is outside it.
+    # What data may not be: an index outside a size, a divisor of zero, a value whose condition does
+    # not hold. The kernel reports it (`ir/checks.py`).
     OpSpec("check_index", 2, "index", 2, lambda index, size: index),
+    OpSpec("check_divisor", 1, "same", 2, lambda divisor: divisor),
+    OpSpec("check", 4, "same", 2, lambda condition, first, second, value: value),
 ]
 
 OPS: dict[str, OpSpec] = {row.name: row for row in _ROWS}

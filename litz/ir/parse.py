@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from litz.errors import ParseError
+from litz.ir.checks import CHECK_OPS, Site
 from litz.ir.dtypes import DTYPES, F64, I64, DType
 from litz.ir.expr import (
     HINT,
@@ -404,13 +405,23 @@ def _call(name: str, args: list[ast.expr], scope: Scope) -> Expr:
     """`f32(1.5)`, `guarded(test, x[i0])`, `exp(x)`."""
     if name in DTYPES and len(args) == 1:
         return const(_number(args[0]), DTYPES[name])
+    site = _site(args[-1]) if name in CHECK_OPS and args else None
+    args = args if site is None else args[:-1]
     operands = [_expr(a, scope) for a in args]
     if name == "guarded" and len(args) == 2 and operands[1].op == "load":
         return load(operands[1].buffer, operands[1].index, operands[0])
     spec = _known(OPS, name, "op")
     if len(args) != spec.arity:
         raise Mistake(f"{name} takes {spec.arity} operands, not {len(args)}")
-    return apply(name, *operands)
+    return apply(name, *operands, site=site)
+
+
+def _site(node: ast.expr) -> Site | None:
+    """Who asked for a check: `site("index", "aten.index.Tensor", "model.py:3", 0)`."""
+    match node:
+        case ast.Call(func=ast.Name(id="site"), args=args, keywords=[]):
+            return Site(*(ast.literal_eval(a) for a in args))
+    return None
 
 
 _CONVERSIONS = {"cast": cast, "narrow": narrow, "bitcast": bitcast}

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from litz.ir.checks import Site
 from litz.ir.expr import Expr
 from litz.ir.program import Buffer
 
-# The first entries of the table of pointers that every driver function takes.
-ERROR_FLAG, ARENA = 0, 1
+# The first entries of the table of pointers that every driver function takes: where the record of a
+# failed check is (`ir/checks.py`), and the arena.
+ERROR_RECORD, ARENA = 0, 1
 # A GPU's table goes on with the stream and the address of the driver's launch function.
 STREAM, LAUNCH = 2, 3
 # The workspace of kernels whose programs need memory of their own.
@@ -43,6 +45,8 @@ class Source:
     preparation: Segment | None = None
     computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
     ways: tuple[tuple[str, ...], ...] = ()  # the functions of each kernel: calls choose by size
+    sites: tuple[Site, ...] = ()  # of the checks in all of them
+    may_fail: frozenset[int] = frozenset()  # kernels with checks
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Binary:
 @dataclass(frozen=True)
 class DeviceKernel:
     """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
-    the last one is the error flag if `checks`; `programs` is about how many there are. If it
+    the last one is the error record if `checks`; `programs` is about how many there are. If it
     `rounds` inside, no two operations may be joined to one that rounds once."""
 
     name: str
@@ -91,6 +95,7 @@ class DeviceSource:
     arguments: tuple[tuple[str, ...], ...] = ()
     counters: frozenset[str] = frozenset()
     computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
+    sites: tuple[Site, ...] = ()  # of the checks in all of them
 
     @property
     def functions(self) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ In: a `Store` and a load of its buffer. Out: the stored value at the load's inde
 
 from __future__ import annotations
 
+from litz.ir.checks import CHECK_OPS
+from litz.ir.dtypes import BOOL
 from litz.ir.expr import Expr, apply, const, load, rebuild, substitute, transform
 from litz.ir.index import ZERO, simplify_indices, surely_inside
 from litz.ir.program import Buffer, Origin, Store
@@ -50,15 +52,26 @@ def guarded(root: Expr, guard: Expr) -> Expr:
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         node = rebuild(node, args)
-        if node.op == "check_index":
-            index, extent = node.args
-            return apply("check_index", apply("where", guard, index, ZERO), extent)
+        if node.op in CHECK_OPS:
+            return _checked_where(guard, node)
         if node.op != "load" or (node.guard is None and _in_range(node)):
             return node
         both = guard if node.guard is None else apply("and", guard, node.guard)
         return load(node.buffer, node.index, both)
 
     return transform(root, change)
+
+
+def _checked_where(guard: Expr, node: Expr) -> Expr:
+    """The same check, which passes where the guard does not hold."""
+    if node.op == "check_index":
+        index, extent = node.args
+        return rebuild(node, (apply("where", guard, index, ZERO), extent))
+    if node.op == "check_divisor":
+        (divisor,) = node.args
+        return rebuild(node, (apply("where", guard, divisor, const(1, divisor.dtype)),))
+    condition, *rest = node.args
+    return rebuild(node, (apply("where", guard, condition, const(True, BOOL)), *rest))
 
 
 def _in_range(node: Expr) -> bool:

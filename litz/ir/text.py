@@ -11,6 +11,7 @@ text is linear in the nodes of a program and never nests deeply. The statements,
     loop i0 < 8, i1 < s0 reduce r0 < 128:                 # origins are comments
       let v0 = exp(x[i0, r0]) + f32(0.5)                  guarded(i0 > 0, x[i0 - 1, r0])
       t0[i0, i1] = reduce.sum(v0 * v0, r0)                cast.bf16(v), narrow.bf16(v)
+      t1[i0] = x[check_index(n[i0], 8, site("index", "aten.index.Tensor", "model.py:3"))]
     extern (t1, None) = aten.op(t0, view(x, shape, strides, offset), size(s0), alpha=2) mutates x
     kernel name: / outer i0 < 8 / scratch m: f32[] / phase reduce r0 < 128: / phase i1 < 128:
     output t0 | view(...) | size(s0) | None | 3
@@ -169,6 +170,8 @@ def _spell(node: Expr, args: Sequence[Spelling]) -> Spelling:
     if op == "reduce":
         kind, axes = node.attr
         return f"reduce.{kind}({', '.join([operands, *(a.attr for a in axes)])})", ATOM
+    if node.attr is not None:  # a check, and who asked for it
+        operands = f"{operands}, {node.attr}"
     return f"{op}({operands})", ATOM
 
 

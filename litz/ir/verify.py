@@ -363,6 +363,10 @@ def _mixed(node: Expr) -> str | None:
         if operands[0].dtype is not BOOL:
             return f"where chooses by {operands[0].dtype}, not by bool"
         operands = operands[1:]
+    if node.op == "check":
+        kinds = [operand.dtype for operand in operands[:3]]
+        wanted = [BOOL, I64, I64]
+        return None if kinds == wanted else f"check takes {wanted} and a value, not {kinds}"
     first = operands[0].dtype
     for other in operands[1:]:
         if other.dtype is not first:

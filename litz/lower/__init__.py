@@ -214,10 +214,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
     low.rounds = bool(node.meta.get(ROUNDED))
     low.by_element = node.target in TEMPLATES and _is_by_element(node)
-    low.by_program = str(node.meta.get("original_aten") or node.target) in (
-        str(node.target),
-        *CASTS,
-    )
+    low.asked = str(node.meta.get("original_aten") or node.target)
+    low.by_program = low.asked in (str(node.target), *CASTS)
     _check_supported(low, like)
     lowering = None if binds else rule_for(node.target)  # what tells sizes is asked for them
     is_view = lowering is not None and lowering.__module__ == view.__name__

@@ -7,35 +7,39 @@ checked in the kernel: one outside the tensor raises eager's error and reads not
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from litz.ir.dtypes import I64
-from litz.ir.expr import Expr, apply, cast, const
+from litz.ir.expr import Expr, cast
 from litz.ir.index import ONE, ZERO
+from litz.lower.checked import Index, checked_index, index_checked
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, View, broadcast, positions, widen
+from litz.lower.values import Lowering, View, broadcast, widen
 
 
-def checked(low: Lowering, index: Expr, extent: Expr, *, wraps: bool) -> Expr:
-    """An index from a tensor: negative ones count from the end where eager lets them.
+@dataclass(frozen=True)
+class _Found:
+    """An index that is read from memory, and what the op does with it."""
 
-    One out of range raises eager's error; without that assertion it is moved to the nearest one
-    that is in range, so that no memory but the tensor's is ever touched.
-    """
-    wide = cast(index, I64)
-    if wraps:
-        wide = apply("where", apply("lt", wide, const(0, I64)), apply("add", wide, extent), wide)
-    if low.config.assert_indirect_indexing:
-        return apply("check_index", wide, extent)
-    last = apply("sub", extent, const(1, I64))
-    return apply("min", apply("max", wide, const(0, I64)), last)
+    index: Expr
+    how: Index
 
 
-def _element(x: View, index: Sequence[Expr]) -> Expr:
-    return widen(x.at(tuple(index)), x.dtype)
+def _element(low: Lowering, x: View, place: Sequence[Expr | _Found]) -> Expr:
+    """The element at a place, whose indices from memory are checked."""
+    at = [
+        checked_index(low, p.index, n, p.how) if isinstance(p, _Found) else p
+        for p, n in zip(place, x.shape, strict=True)
+    ]
+    value = widen(x.at(tuple(at)), x.dtype)
+    for d, p in enumerate(place):
+        if isinstance(p, _Found) and (x.shape[d] is ONE or x.strides[d] is ZERO):
+            # What is read does not depend on the index, which is gone together with its check.
+            value = index_checked(low, value, p.index, x.shape[d], p.how)
+    return value
 
 
 @rule("gather")
@@ -43,15 +47,14 @@ def _gather(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, sparse_grad: bool = False
 ) -> View:
     _generated(x)
-    if not x.shape:
-        return low.pointwise(like, lambda p: _element(x, ()))
-    dim %= len(x.shape)
-    x = _addressed(low, x, [dim])
+    dim, how = dim % max(len(x.shape), 1), Index(dim, kind="gather")
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        place = list(p)
-        place[dim] = checked(low, index.at(p), x.shape[dim], wraps=False)
-        return _element(x, place)
+        place: list[Expr | _Found] = list(p)
+        if not x.shape:  # as a row of one
+            return index_checked(low, _element(low, x, ()), index.at(p), ONE, how)
+        place[dim] = _Found(index.at(p), how)
+        return _element(low, x, place)
 
     return low.pointwise(like, value)
 
@@ -59,16 +62,17 @@ def _gather(
 @rule("index_select")
 def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: View) -> View:
     _generated(x)
-    if not x.shape:
-        return low.pointwise(like, lambda p: _element(x, ()))
-    dim %= len(x.shape)
-    x = _addressed(low, x, [dim])
+    dim %= max(len(x.shape), 1)
+    how = Index(dim, kind="gather" if dim == 1 else "index")  # eager has a kernel for this one
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        place = list(p)
-        where = (p[dim],) if index.shape else ()
-        place[dim] = checked(low, index.at(broadcast(index, where)), x.shape[dim], wraps=False)
-        return _element(x, place)
+        place: list[Expr | _Found] = list(p)
+        where = (p[dim],) if index.shape and p else (ZERO,) * len(index.shape)
+        found = index.at(broadcast(index, where))
+        if not x.shape:
+            return index_checked(low, _element(low, x, ()), found, ONE, how)
+        place[dim] = _Found(found, how)
+        return _element(low, x, place)
 
     return low.pointwise(like, value)
 
@@ -76,11 +80,9 @@ def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: V
 @rule("embedding")
 def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_: Any) -> View:
     _generated(weight)
-    weight = _addressed(low, weight, [0])
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        row = checked(low, index.at(p[:-1]), weight.shape[0], wraps=False)
-        return _element(weight, (row, p[-1]))
+        return _element(low, weight, (_Found(index.at(p[:-1]), Index(0)), p[-1]))
 
     return low.pointwise(like, value)
 
@@ -88,8 +90,7 @@ def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_:
 @rule("index.Tensor")
 def _index(low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None]) -> View:
     _generated(x)
-    x = _addressed(low, x, [d for d, i in enumerate(indices) if i is not None])
-    return _indexed(low, like, x, indices, partial(checked, low, wraps=True))
+    return _indexed(low, like, x, indices, lambda index, d: _Found(index, Index(d, wraps=True)))
 
 
 @rule("_unsafe_index.Tensor")
@@ -97,12 +98,12 @@ def _trusted_index(
     low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None]
 ) -> View:
     """Made by torch's decompositions alone, whose indices are in range by construction."""
-    return _indexed(low, like, x, indices, lambda index, extent: cast(index, I64))
+    return _indexed(low, like, x, indices, lambda index, _: cast(index, I64))
 
 
 def _indexed(
     low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None],
-    in_range: Callable[[Expr, Expr], Expr],
+    taken: Callable[[Expr, int], Expr | _Found],
 ) -> View:  # fmt: skip
     """Indexed dimensions become the broadcast of the indices: in place if adjacent, else first."""
     given = [d for d, i in enumerate(indices) if i is not None]
@@ -116,15 +117,14 @@ def _indexed(
     def value(p: tuple[Expr, ...]) -> Expr:
         looked_up = p[start : start + rank]
         rest = iter(p[:start] + p[start + rank :])
-        place = []
-        for d, extent in enumerate(x.shape):
+        place: list[Expr | _Found] = []
+        for d in range(len(x.shape)):
             index = indices[d] if d < len(indices) else None
             if index is None:
                 place.append(next(rest))
             else:
-                found = index.at(broadcast(index, looked_up))
-                place.append(in_range(found, extent))
-        return _element(x, place)
+                place.append(taken(index.at(broadcast(index, looked_up)), d))
+        return _element(low, x, place)
 
     return low.pointwise(like, value)
 
@@ -132,14 +132,3 @@ def _indexed(
 def _generated(x: View) -> None:
     if x.dtype.kind == "x" or any(s is ZERO for s in x.shape):
         raise NotGenerated("a type that is not generated, or an empty tensor")
-
-
-def _addressed(low: Lowering, x: View, dims: Sequence[int]) -> View:
-    """The same tensor, written out if it is expanded along `dims`: what is read there does not
-    depend on the index, which would vanish together with its check."""
-    if not any(x.strides[d] is ZERO and x.shape[d] is not ONE for d in dims):
-        return x
-    copy = low.row_buffer(x.shape, x.dtype)
-    here = positions(copy.shape)
-    low.emit(copy, here, x.at(here))
-    return low.whole(copy)

@@ -15,6 +15,7 @@ import torch
 
 from litz.ir.dtypes import BOOL, F32, DType
 from litz.ir.expr import Expr, apply, cast, const
+from litz.lower.checked import checked_divisor
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, Value, View, dtype_of, element, to_storage
 
@@ -288,25 +289,27 @@ def _divide_by_mode(
 ) -> Value:
     functions: dict[str | None, Scalar] = {
         None: partial(apply, "div"),
-        "floor": _floor_divide,
-        "trunc": _truncate_divide,
+        "floor": partial(_floor_divide, low),
+        "trunc": partial(_truncate_divide, low),
     }
     return map_elements(low, like, functions[rounding_mode], [x, y], dtype_of(like.dtype))
 
 
 @rule("floor_divide")
 def _lower_floor_divide(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
-    return map_elements(low, like, _floor_divide, [x, y], dtype_of(like.dtype))
+    return map_elements(low, like, partial(_floor_divide, low), [x, y], dtype_of(like.dtype))
 
 
-def _truncate_divide(x: Expr, y: Expr) -> Expr:
-    return apply("trunc", apply("div", x, y)) if x.dtype.is_float else apply("truncdiv", x, y)
+def _truncate_divide(low: Lowering, x: Expr, y: Expr) -> Expr:
+    if not x.dtype.is_float:
+        return apply("truncdiv", x, checked_divisor(low, y))
+    return apply("trunc", apply("div", x, y))
 
 
-def _floor_divide(x: Expr, y: Expr) -> Expr:
+def _floor_divide(low: Lowering, x: Expr, y: Expr) -> Expr:
     """Python's floor division: exact where floor(x / y) would round up; x / 0 is inf or NaN."""
     if not x.dtype.is_float:
-        return apply("floordiv", x, y)
+        return apply("floordiv", x, checked_divisor(low, y))
     zero, one, half = (const(v, x.dtype) for v in (0, 1, 0.5))
     remainder = apply("fmod", x, y)
     quotient = apply("div", apply("sub", x, remainder), y)
@@ -327,7 +330,9 @@ def _floor_divide(x: Expr, y: Expr) -> Expr:
 @rule("remainder")
 def _lower_remainder(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
     def function(a: Expr, b: Expr) -> Expr:
-        return apply("remainder" if a.dtype.is_float else "mod", a, b)
+        if a.dtype.is_float:
+            return apply("remainder", a, b)
+        return apply("mod", a, checked_divisor(low, b))
 
     return map_elements(low, like, function, [x, y], dtype_of(like.dtype), exact=True)
 
@@ -337,6 +342,7 @@ def _lower_fmod(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
     def function(a: Expr, b: Expr) -> Expr:
         if a.dtype.is_float:
             return apply("fmod", a, b)
+        b = checked_divisor(low, b)
         return apply("sub", a, apply("mul", apply("truncdiv", a, b), b))
 
     return map_elements(low, like, function, [x, y], dtype_of(like.dtype), exact=True)
@@ -359,6 +365,8 @@ POWERS: dict[float, Scalar] = {
 @rule("pow")
 def _lower_power(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
     dtype = dtype_of(like.dtype)
+    if isinstance(y, int) and y < 0 and not dtype.is_float:
+        raise NotGenerated("eager refuses a negative power of integers")
     if not isinstance(y, View) and dtype.is_float:
         special = POWERS.get(float(y))  # type: ignore[arg-type]
         if special is not None:

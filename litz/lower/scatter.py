@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+from litz.ir.checks import Site
 from litz.ir.dtypes import BOOL, I64
 from litz.ir.expr import Expr, apply, cast, const, scan
 from litz.ir.index import ONE, ZERO, product, ravel, unravel
 from litz.ir.program import Buffer, Loop, Store
 from litz.ir.sizes import at_least
-from litz.lower.gather import checked
-from litz.lower.pointwise import arithmetic, truth
+from litz.lower.checked import Index, checked_index, index_checked
+from litz.lower.pointwise import truth
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import sizes
 from litz.lower.values import (
@@ -87,7 +88,8 @@ def _index_put(
         if index is None:
             place.append(next(left))
         else:
-            place.append(checked(low, index.at(broadcast(index, found)), extent, wraps=True))
+            at = index.at(broadcast(index, found))
+            place.append(checked_index(low, at, extent, Index(d, wraps=True)))
     value = element(values, here, dtype)
     _scatter(low, target, shape, tuple(place), value, "add" if accumulate else "put")
     return low.whole(target)
@@ -135,31 +137,24 @@ def _scatter_along(
     dtype = target.dtype
     here = positions(index.shape)
     place = list(here)
-    place[dim] = checked(low, index.at(here), x.shape[dim], wraps=False)
     value = (
         element(source, here, dtype)
         if not isinstance(source, View)
         else cast(source.at(_inside(source, here)), dtype.compute)
     )
+    # Eager's kernel for rows of numbers is another one.
+    by_number = low.asked.startswith("aten.index_add") and len(x.shape) < 2
+    how = Index(dim, kind="index" if by_number else "gather")
+    if x.shape:
+        place[dim] = checked_index(low, index.at(here), x.shape[dim], how)
+    else:  # one number, as a row of one
+        place, value = [], index_checked(low, value, index.at(here), ONE, how)
     _scatter(low, target, index.shape, tuple(place), value, mode)
 
 
 def _inside(source: View, here: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The source may be larger than the index; only the index's part of it is read."""
     return tuple(ZERO if s is ONE else p for s, p in zip(source.shape, here, strict=True))
-
-
-def _into_scalar(low: Lowering, like: torch.Tensor, x: View, source: Value, mode: str) -> View:
-    """A 0-d tensor has one element: whatever is scattered meets it."""
-    dtype = dtype_of(like.dtype)
-    if isinstance(source, View) and source.shape:
-        source = source.at(tuple(ZERO for _ in source.shape))
-
-    def value(p: tuple[Expr, ...]) -> Expr:
-        new = element(source, p, dtype)
-        return new if mode == "put" else arithmetic(mode, element(x, p, dtype), new)
-
-    return low.pointwise(like, value)
 
 
 def _is_empty(index: View) -> bool:
@@ -191,8 +186,6 @@ def _scatter_old_reduce(
 def _scatter_combined(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value, mode: str
 ) -> View:
-    if not x.shape and not _is_empty(index):
-        return _into_scalar(low, like, x, source, mode)
     target = _started(low, like, x)
     if not _is_empty(index):
         _scatter_along(low, target, x, dim % max(len(x.shape), 1), index, source, mode)
@@ -204,10 +197,8 @@ def _scatter_reduce(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: View, reduce: str,
     *, include_self: bool = True,
 ) -> View:  # fmt: skip
-    if not x.shape:
-        raise NotGenerated("a 0-d tensor: one number")
     target = _started(low, like, x)
-    dim %= len(x.shape)
+    dim %= max(len(x.shape), 1)
     if _is_empty(index):
         return low.whole(target)
     mode = "add" if reduce == "mean" else MODES[reduce]
@@ -268,6 +259,8 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
     numbered = numbered if flat is ZERO else scan("sum", flat, numbered)
     low.emit(count, (flat,), numbered)
     counted = low.whole(count)
+    text = "Number of elements of source < number of ones in mask"
+    site = Site("count", low.asked, low.origin.line, text=text)
     available = product(source.shape)
     if not at_least(available, ONE):  # then no element is taken, but the first is looked for
         available = apply("max", available, ONE)
@@ -276,8 +269,10 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
         here = chosen(p)
         number = apply("sub", counted.at((ravel(p, shape),)), const(1, I64))
         number = apply("where", here, number, const(0, I64))
-        number = apply("check_index", number, available)
-        taken = source.at(unravel(number, source.shape))
-        return apply("where", here, cast(taken, dtype.compute), element(x, p, dtype))
+        taken = source.at(unravel(low.check("check_index", site, number, available), source.shape))
+        new = cast(taken, dtype.compute)
+        if available is ONE:  # what is taken does not depend on the number
+            new = low.check("check", site, apply("lt", number, ONE), number, ONE, new)
+        return apply("where", here, new, element(x, p, dtype))
 
     return low.pointwise(like, value)

@@ -15,6 +15,7 @@ import torch
 
 from litz.ir.expr import Expr, apply, cast, integer
 from litz.ir.index import ONE, ZERO
+from litz.lower.checked import Index, checked_index
 from litz.lower.pointwise import promoted
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, Value, View, dtype_of, element, widen
@@ -51,7 +52,8 @@ def _lower_search(
         def goes_right(middle: Expr, is_open: Expr) -> Expr:
             at = middle
             if sorter is not None:
-                at = apply("check_index", sorter.at((*row, middle), is_open), size)
+                found = sorter.at((*row, middle), is_open)
+                at = checked_index(low, found, size, Index(-1, kind="gather"))
             there = widen(cast(edges.at((*row, at), is_open), dtype), dtype)
             return apply("not", apply(compare, there, wanted))
 

@@ -17,6 +17,7 @@ import torch.fx
 
 from litz.config import Config
 from litz.errors import UnsupportedOp
+from litz.ir.checks import Site
 from litz.ir.choices import NO_CHOICES, Choices, ProductChoice
 from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute, walk
@@ -111,6 +112,8 @@ class Lowering:
         self.by_element = False  # all that reads its result does so element by element
         self.by_program = True  # the program spells the op at hand; it is no part of another one
         self.rounds = False  # its result is rounded wherever it is computed
+        self.asked = "aten.op"  # the op that the program spells, of which the one at hand is a part
+        self._sites: dict[tuple[str, tuple[Expr, ...], str], Site] = {}
         self.decisions: list[Decision] = []
         self.told: set[Expr] = set()  # sizes that arguments show, or calls so far
         # Offset of each base buffer inside its storage as the fake tensor saw it.
@@ -134,6 +137,11 @@ class Lowering:
             yield self.body
         finally:
             self.body = body
+
+    def check(self, name: str, site: Site, *args: Expr) -> Expr:
+        """A check of the op at hand. Of equal ones the first fails first, so that all are its."""
+        found = self._sites.setdefault((name, args, site.kind), site)
+        return apply(name, *args, site=found)
 
     def decide(self, action: str, name: str, reason: str) -> None:
         """Keep a choice and its reason for `explain`."""

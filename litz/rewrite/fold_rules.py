@@ -2,7 +2,7 @@
 
 In: nothing. Out: `FOLD_RULES`, a row for each op of the table, computed by its NumPy meaning. Left
 alone is what has no value at compile time: integer division by zero, INT_MIN // -1, a negative
-integer power, a float outside the range of the integer it is cast to, and `check_index`.
+integer power, a float outside the range of the integer it is cast to, and checks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from litz.ir.checks import CHECK_OPS
 from litz.ir.dtypes import BOOL, DType
 from litz.ir.expr import Expr, const
 from litz.ir.interpret import convert
@@ -76,7 +77,7 @@ def _left_side(op: str) -> str:
 
 # Choices have rules of their own; a check must happen; special functions of a constant are rare,
 # and what they mean is slow to compute and, far out, not computable at all.
-NOT_FOLDED = {"where", "check_index", "gcd", *SPECIAL, *POLYNOMIALS}
+NOT_FOLDED = {"where", *CHECK_OPS, "gcd", *SPECIAL, *POLYNOMIALS}
 
 FOLD_RULES = [
     *(

@@ -118,9 +118,9 @@ class Cuda:
         """Until all that was launched on torch's stream has run."""
         torch.cuda.current_stream(self.index).synchronize()
 
-    def flag(self) -> torch.Tensor:
-        """An integer that kernels can write and we can read without waiting for them."""
-        return torch.zeros(1, dtype=torch.int32, device="cpu").pin_memory()
+    def record(self, words: int) -> torch.Tensor:
+        """Integers that kernels can write and we can read without waiting for them."""
+        return torch.zeros(words, dtype=torch.int64, device="cpu").pin_memory()
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """A number of the CPU's, on the GPU. Pinned memory would be read some time after this

@@ -29,7 +29,7 @@ from litz.ir.index import ONE
 from litz.ir.program import Buffer, Plan, ViewArg, written
 from litz.ir.source import ARENA, STREAM, DeviceSource
 from litz.runtime.counters import Counters
-from litz.runtime.entry import Entry, Segments
+from litz.runtime.entry import NAMED, Entry, Segments
 from litz.runtime.launches import Launches
 from litz.runtime.numbers import local_name, number_text, tuple_text
 from litz.runtime.poison import with_poison
@@ -106,8 +106,7 @@ class DeviceEntry(Entry):
             *(["    if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
             "    table, address = space.table, space.address",
             *(f"    {line}" for line in self.lines),
-            *(["except BaseException as error:", "    forget(error)", "    raise"]
-              if self.checks else []),
+            *NAMED, *(["    forget(error)"] if self.checks else []), "    raise",
             "finally:", "    give_back(space)",
         ]  # fmt: skip
 

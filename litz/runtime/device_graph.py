@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from litz.config import Config
-from litz.errors import DriverError, IndexOutOfRange
+from litz.errors import DriverError
+from litz.ir.checks import RECORD_WORDS, device_error
 from litz.ir.program import Plan
-from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, DeviceBinary, DeviceSource, Segment
+from litz.ir.source import ARENA, ERROR_RECORD, LAUNCH, DeviceBinary, DeviceSource, Segment
 from litz.runtime.device_entry import DeviceEntry
 from litz.runtime.entry import bound
 from litz.runtime.graph_policy import policy_of
 from litz.runtime.launches import FEWEST, Launches
+from litz.runtime.memory import Record
 from litz.runtime.steps import mismatch
 
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
@@ -50,9 +52,9 @@ class DeviceGraph:
         self.device = device
         self.policy = policy_of(plan.graph, device.name, config)
         handles = device.load(binary.cubins.values())
-        self.flag = device.flag()
-        self._flag = ctypes.c_int.from_address(self.flag.data_ptr())
-        fixed = [(ERROR_FLAG, self.flag.data_ptr()), (LAUNCH, device.launch_address)]
+        self.record = device.record(RECORD_WORDS)
+        self._flag = Record.from_address(self.record.data_ptr())
+        fixed = [(ERROR_RECORD, self.record.data_ptr()), (LAUNCH, device.launch_address)]
         for name, place in source.handles.items():
             fixed += [(place, handles[name]), (place + 1, binary.cubins[name].shared)]
         self._fixed = fixed
@@ -98,9 +100,10 @@ class DeviceGraph:
 
     def check(self) -> None:
         """Raise what a kernel of an earlier call noted."""
-        if self._flag.value:
-            self._flag.value = 0
-            raise IndexOutOfRange()
+        noted = (self._flag.value, self._flag.index, self._flag.size)
+        self._flag.value = 0
+        if noted[0]:
+            raise device_error(self.source.sites, *noted)
 
     def _forget(self, error: BaseException) -> None:
         """A call ends with an error. What its kernels noted is known when they have run: it came
@@ -111,9 +114,13 @@ class DeviceGraph:
             self.device.wait()
         except RuntimeError:
             return  # the GPU is no longer there to be asked
-        noted, self._flag.value = self._flag.value, 0
-        if noted and isinstance(error, Exception):
-            raise IndexOutOfRange() from error
+        if not isinstance(error, Exception):
+            self._flag.value = 0
+            return
+        try:
+            self.check()
+        except Exception as first:
+            raise first from error
 
     def _failed(self, segment: str, code: int, run: Callable[..., int], *given: Any) -> None:
         """Launch again in a thread that had no context: nothing was launched. Else raise."""

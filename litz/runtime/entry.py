@@ -22,13 +22,14 @@ import builtins
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-defined]
 
 from litz.config import Config
-from litz.errors import InternalError
+from litz.errors import InternalError, LitzError
 from litz.ir.expr import Expr
 from litz.ir.index import ZERO, product
 from litz.ir.lifetimes import cuts, dying_inputs
@@ -43,10 +44,11 @@ from litz.ir.program import (
     read,
     written,
 )
-from litz.ir.source import DeviceSource, Source
+from litz.ir.source import DeviceSource, Segment, Source
 from litz.runtime.asserts import (
     check_failed,
     known_infinities,
+    where,
 )
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
@@ -70,6 +72,9 @@ from litz.runtime.steps import (
 )
 from litz.runtime.wording import Wording
 
+# An error of an ATen call says which op and line it is about.
+NAMED = ("except BaseException as error:", "    name_op(error)")
+ENTRY = "<litz entry>"
 TANGENT = "tangents_"  # what AOTAutograd calls the gradients that a backward graph is given
 Segments = Sequence[Callable[[int], Any]]
 
@@ -137,13 +142,15 @@ class Entry(Wording):
             else:
                 given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
                 self.lines.append(f"held = refresh(space, ({given}))")
+                first = source.preparation if isinstance(source := self.source, Source) else None
+                self._raise_noted(first)
                 if self.held.questions:
                     inputs = ", ".join(name for _, name in self._named_inputs())
                     self.lines.append(f"if held is None: return unfolded([{inputs}])")
         self._outputs_to_allocate()
         self._body()
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
-        self.lines += ["if space.error.value:", "    fail(space)", *self._looks_around()]
+        self.lines += self._looks_around()
         self.lines.append(f"return [{results}]")
         resize = resize_text(self) if self.symbols else ""
         lines = [f"    {line}" for line in (*self._unpacked(), *self._in_workspace())]
@@ -158,7 +165,7 @@ class Entry(Wording):
             "table, views, address = space.table, space.views, space.address", *self.lines,
         ]  # fmt: skip
         body = ["try:", *_indented(body)]
-        body += ["except BaseException as error:", "    forget(space, error)", "    raise"]
+        body += [*NAMED, "    forget(space, error)", "    raise"]
         if self.plan.slots:  # the arena goes back once it is there
             body = [*body, "finally:", "    give_arena(space.arena)"]
             body = ["try:", "    space.borrow()", *_indented(body)]
@@ -288,6 +295,7 @@ class Entry(Wording):
                 number = next(segments)
                 self.names[f"segment_{number}"] = self.segments[number]
                 self._launch(f"segment_{number}")
+                self._raise_noted(self.source.segments[number])
                 for kernel in kernels_from(self.graph, position, self.cuts):
                     self._assert_finite(written(kernel), kernel)
                 in_segment = True
@@ -316,6 +324,12 @@ class Entry(Wording):
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
 
+    def _raise_noted(self, segment: Segment | None) -> None:
+        """Raise what a kernel of a segment noted, if one may have."""
+        may_fail = self.source.may_fail if isinstance(self.source, Source) else frozenset()
+        if segment is not None and may_fail.intersection(segment.kernels):
+            self.lines.append("if space.error.value: fail(space)")
+
     def _inherit(self, position: int) -> None:
         """Memory for what the kernels of a segment write outside the arena: ATen's that is theirs
         by now, or lent to them."""
@@ -337,15 +351,16 @@ class Entry(Wording):
         op = self._name("op", op_of(step))
         args = [self._operand(a) for a in step.args]
         args += [f"{k}={self._operand(v)}" for k, v in step.kwargs]
+        asked = f"  # {where(step.origins)}"
         if step.into:
             (made,) = step.outputs
             assert made is not None
             self._allocate_output(made)
             if made.name in self.plan.lent and made.name not in self.local:
                 self._allocate(made, "t")
-            self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])})")
+            self.lines.append(f"{op}({', '.join([*args, f'out={self._tensor(made)}'])}){asked}")
             return
-        call = f"{op}({', '.join(args)})"
+        call = f"{op}({', '.join(args)}){asked}"
         if not any(b is not None for b in step.outputs) and not step.binds:
             self.lines.append(call)
             return
@@ -418,10 +433,21 @@ def _extents(layout: ViewArg | Buffer) -> tuple[int, int]:
     return math.prod(n for n, _ in steps), 1 + sum((n - 1) * step for n, step in steps)
 
 
+def name_op(lines: Sequence[str], error: BaseException) -> None:
+    """Add to torch's error what its line of the entry's text says: the op, and the user's line."""
+    step = error.__traceback__
+    if isinstance(error, LitzError) or step is None or step.tb_frame.f_code.co_filename != ENTRY:
+        return
+    _, asked, op = lines[step.tb_lineno - 1].rpartition("  # ")
+    if asked:
+        error.add_note(f"raised by {op}")
+
+
 def bound(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
     """The function of a text whose names stand for what `scope` says."""
     scope["__builtins__"] = builtins
-    exec(compile(text, "<litz entry>", "exec"), scope)
+    scope["name_op"] = partial(name_op, text.splitlines())
+    exec(compile(text, ENTRY, "exec"), scope)
     call: Any = scope["call"]
     call._boxed_call = True  # AOTAutograd then passes the inputs as one list
     return call  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from litz.config import Config
-from litz.errors import IndexOutOfRange, IntegerDivisionByZero, InternalError, LitzError
+from litz.ir.checks import error_of
 from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
 from litz.ir.source import Binary, Source
@@ -59,7 +59,7 @@ class CompiledGraph:
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
             "new_space": self._new_space, "fail": _fail, "mismatch": mismatch,
-            "give_arena": IDLE.append, "forget": _forget,
+            "give_arena": IDLE.append, "forget": self._forget,
         }  # fmt: skip
         if self.held is not None:
             scope["refresh"] = self.held.refresh
@@ -91,7 +91,7 @@ class CompiledGraph:
         self.held.make_final(space, known)
         IDLE.append(space.arena)
         if space.error.value:
-            _fail(space)
+            self._fail(space)
 
     def _new_space(self) -> Workspace:
         huge = self.config.cpp.huge_pages
@@ -100,20 +100,18 @@ class CompiledGraph:
             self.held.enter(space)
         return space
 
+    def _forget(self, space: Workspace, error: BaseException) -> None:
+        """A call ends with an error. What a kernel noted came first, and is its cause."""
+        if space.error.value and isinstance(error, Exception):
+            try:
+                self._fail(space)
+            except Exception as first:
+                raise first from error
+        space.error.value = 0
 
-def _forget(space: Workspace, error: BaseException) -> None:
-    """A call ends with an error. What a kernel noted came first, and is its cause."""
-    if space.error.value and isinstance(error, Exception):
-        try:
-            _fail(space)
-        except LitzError as first:
-            raise first from error
-    space.error.value = 0
-
-
-def _fail(space: Workspace) -> NoReturn:
-    """Raise what a kernel noted in the error flag."""
-    code, space.error.value = space.error.value, 0
-    if code & 4:
-        raise InternalError("a kernel accessed memory outside of a buffer (debug_index_asserts)")
-    raise IntegerDivisionByZero() if code & 2 else IndexOutOfRange()
+    def _fail(self, space: Workspace) -> NoReturn:
+        """Raise what a kernel noted in the record."""
+        record = space.error
+        error = error_of(self.source.sites, record.value, record.index, record.size)
+        record.value = 0
+        raise error

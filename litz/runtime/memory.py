@@ -1,6 +1,6 @@
 """Memory of a call: fresh outputs, and a workspace for all else that differs from call to call.
 
-In: a `Plan`. Out: tensors. A workspace is the table of pointers, the arena and the error flag of
+In: a `Plan`. Out: tensors. A workspace is the table of pointers, the arena and the error record of
 one call at a time; a call takes one from a list and puts it back, so that threads never share one.
 Example: `Workspace(plan, 3, (), True).table[ARENA]` is where the intermediates begin.
 """
@@ -19,7 +19,7 @@ from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret  # type: 
 
 from litz.errors import InternalError
 from litz.ir.program import Plan, ViewArg
-from litz.ir.source import ARENA, ERROR_FLAG
+from litz.ir.source import ARENA, ERROR_RECORD
 from litz.runtime.modes import without_modes
 from litz.runtime.steps import numbers, torch_dtype
 
@@ -66,6 +66,17 @@ def empty_large(
     return use_huge_pages(empty(shape, strides, dtype))
 
 
+class Record(ctypes.Structure):
+    """What the first failed check of a call left: see `ir/checks.py`. `value` is the number of its
+    site; 0 if all is well."""
+
+    _fields_ = (("value", ctypes.c_int64), ("index", ctypes.c_int64), ("size", ctypes.c_int64))
+
+    value: int
+    index: int
+    size: int
+
+
 class Workspace:
     """What one call at a time works in; `views` are the windows on the arena that ATen is given,
     None if they depend on sizes. The arena is borrowed for each call: graphs that do not run at the
@@ -76,9 +87,9 @@ class Workspace:
     ) -> None:  # fmt: skip
         self.table = (ctypes.c_void_p * (entries + ARENA + 2))()
         self.address = ctypes.addressof(self.table)
-        self.error = ctypes.c_int(0)
+        self.error = Record()
         self.arena = NONE
-        self.table[ERROR_FLAG] = ctypes.addressof(self.error)
+        self.table[ERROR_RECORD] = ctypes.addressof(self.error)
         self.sizes: tuple[int, ...] | None = None  # the symbols of the last call, in order
         self.taken: list[tuple[int, int]] = []  # where intermediates lie then, if that is looked at
         self.huge, self.grew = huge, False

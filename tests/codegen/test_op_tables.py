@@ -15,6 +15,7 @@ import torch
 from litz.codegen.llvm.ops import CALLED, CHECKED, SPELLING
 from litz.config import Config
 from litz.config.flags import Cpp
+from litz.ir.checks import CHECK_OPS
 from litz.ir.dtypes import (
     BF16,
     BOOL,
@@ -50,7 +51,7 @@ SPECIAL = """
     chebyshev_u chebyshev_v chebyshev_w hermite_h hermite_he laguerre_l legendre_p
 """
 MEASURED_ELSEWHERE = frozenset(SPECIAL.split())
-DIVIDING = {"floordiv", "truncdiv", "mod", "gcd"}
+DIVIDING = {"floordiv", "truncdiv", "mod", "gcd", "check_divisor"}
 BITWISE = {"and", "or", "xor", "not", "shl", "shr", "random_bits"}
 ARITHMETIC = {"add", "sub", "mul", "neg", "abs", "pow", "shl", "shr", "random_bits"}
 
@@ -63,7 +64,7 @@ def test_every_op_has_exactly_one_spelling() -> None:
 
 def takes(op: str, dtype: DType) -> bool:
     if dtype.is_float:
-        return op not in BITWISE | DIVIDING | {"check_index"}
+        return op not in BITWISE | DIVIDING | {"check_index", "check_divisor"}
     if OPS[op].floats_only or (dtype is BOOL and op in ARITHMETIC | DIVIDING):
         return False
     return op not in ("check_index", "random_bits") or dtype is I64
@@ -82,12 +83,18 @@ def expression(op: str, dtype: DType, loads: list[Expr]) -> Expr:
         return apply(op, apply("lt", loads[0], loads[1]), *loads[:2])
     if op == "check_index":
         return apply(op, loads[0], integer(1 << 62))
+    if op == "check":
+        return apply(op, apply("ge", loads[0], loads[0]), integer(0), integer(0), loads[1])
     return apply(op, *loads[: OPS[op].arity])
 
 
 def usable(op: str, dtype: DType, columns: list[np.ndarray]) -> np.ndarray:
     """Where the op has a meaning: not by zero, not of the least integer, no index below zero."""
     x, y = columns[0], columns[-1]
+    if op == "check":  # of NaN the condition does not hold
+        return x == x
+    if op == "check_divisor":
+        return x != 0
     if op in DIVIDING:
         least = -(1 << (dtype.bits - 1)) if dtype.kind == "i" else -1
         return (y != 0) & (x != least) & (y != least)
@@ -103,7 +110,7 @@ def spelled(dtype: DType, lanes: int) -> dict[str, tuple[list[np.ndarray], np.nd
     groups: dict[int, list[str]] = {}
     for op in OPS:
         if takes(op, dtype) and op not in MEASURED_ELSEWHERE:
-            groups.setdefault(int(op in DIVIDING or op == "check_index"), []).append(op)
+            groups.setdefault(int(op in DIVIDING | {*CHECK_OPS}), []).append(op)
     for names in groups.values():
         columns = operands(dtype, 2)
         keep = np.logical_and.reduce([usable(op, dtype, columns) for op in names])
@@ -135,6 +142,8 @@ def test_every_op_means_what_numpy_says(dtype: DType, lanes: int) -> None:
                 expected = np.where(columns[0] < columns[1], *columns)
             elif op == "check_index":
                 expected = columns[0]
+            elif op == "check":
+                expected = columns[1]
             else:
                 expected = OPS[op].numpy(*columns[: OPS[op].arity])
         if dtype.is_float and OPS[op].result == "same":

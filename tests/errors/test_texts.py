@@ -17,6 +17,7 @@ from litz.errors import (
     DriverError,
     FlagValueError,
     FrozenParameterChanged,
+    GatherOutOfRange,
     IndexOutOfRange,
     InputMismatch,
     IntegerDivisionByZero,
@@ -25,6 +26,7 @@ from litz.errors import (
     MissingDependency,
     ModeWithOptions,
     NotFinite,
+    OutOfRange,
     ParseError,
     PassFailed,
     ScalarAssertion,
@@ -38,6 +40,7 @@ from litz.errors import (
     UnsupportedOp,
     UnsupportedTorch,
     UserError,
+    ValueRefused,
     VerifyError,
     WrongFlagType,
 )
@@ -137,13 +140,31 @@ TEXTS: list[tuple[LitzError, str]] = [
         "line 3 is not loop IR: expected ].\n    a[i0 = 1\nThe grammar is in litz/ir/text.py.",
     ),
     (
-        IndexOutOfRange(ADD, index=7, size=5),
-        "index 7 is out of range for a dimension of size 5 at model.py:12, in aten.add.Tensor. "
-        "Check the values that this line indexes with.",
+        IndexOutOfRange(ADD, index=7, size=5, dim=1),
+        "index 7 is out of bounds for dimension 1 with size 5 at model.py:12, in aten.add.Tensor. "
+        "Allowed are 0 to 4.",
+    ),
+    (
+        GatherOutOfRange(ADD, index=-7, size=5, wraps=True),
+        "index -7 is out of bounds for a dimension with size 5 at model.py:12, in aten.add.Tensor. "
+        "Allowed are -5 to 4.",
+    ),
+    (
+        IndexOutOfRange(NOWHERE, index=0, size=0, dim=0),
+        "index 0 is out of bounds for dimension 0 with size 0 in aten.add.Tensor. None is allowed.",
     ),
     (
         IndexOutOfRange(),
-        "an index is out of range. Check the values that this line indexes with.",
+        "an index is out of bounds. Check the values that this line indexes with.",
+    ),
+    (
+        ValueRefused("all elements of input should be between 0 and 1", "one is 1.5", ADD),
+        "all elements of input should be between 0 and 1 (one is 1.5) at model.py:12, "
+        "in aten.add.Tensor.",
+    ),
+    (
+        ValueRefused("all elements of input should be between 0 and 1"),
+        "all elements of input should be between 0 and 1.",
     ),
     (
         IntegerDivisionByZero(ADD),
@@ -197,7 +218,7 @@ TEXTS: list[tuple[LitzError, str]] = [
         "stage 'fuse' raised ZeroDivisionError: by zero" + REPORT,
     ),
 ]
-ROOTS = {LitzError, UserError}
+ROOTS = {LitzError, UserError, OutOfRange}
 CLASSES = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, LitzError)]
 
 
@@ -226,11 +247,19 @@ def test_every_error_is_the_users_or_ours_and_has_a_manual_page(kind: type) -> N
         (UnknownMode, ValueError),
         (MissingDependency, ImportError),
         (IndexOutOfRange, IndexError),
+        (GatherOutOfRange, RuntimeError),
+        (ValueRefused, RuntimeError),
+        (ScalarAssertion, RuntimeError),
         (IntegerDivisionByZero, RuntimeError),
     ],
 )
 def test_errors_can_be_caught_as_pythons_own(kind: type, also: type) -> None:
     assert issubclass(kind, also)
+
+
+def test_an_index_error_is_what_eager_raises_and_nothing_else() -> None:
+    assert not issubclass(IndexOutOfRange, RuntimeError)
+    assert not issubclass(GatherOutOfRange, IndexError)
 
 
 def test_the_facts_stay_readable() -> None:

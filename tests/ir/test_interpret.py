@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from litz.errors import IntegerDivisionByZero, ValueRefused
 from litz.ir.dtypes import BF16, DTYPES
 from litz.ir.interpret import convert, run_kernels, run_program
 from litz.ir.parse import parse_graph, parse_program
@@ -194,9 +196,9 @@ def test_guarded_loads_read_nothing_outside() -> None:
 
 def test_unguarded_indices_must_be_inside() -> None:
     text = "input x: f32[4]\nbuffer y: f32[4]\nloop i0 < 4:\n  y[i0] = x[i0 - 1]\noutput y"
-    with pytest.raises(IndexError, match="index -1 is out of range for a dimension of size 4"):
+    with pytest.raises(IndexError, match="index -1 is out of bounds for a dimension with size 4"):
         run(text, random(4))
-    with pytest.raises(IndexError, match="index 4 is out of range"):
+    with pytest.raises(IndexError, match="index 4 is out of bounds"):
         run(text.replace("y[i0] = x[i0 - 1]", "y[i0 + 1] = x[i0]"), random(4))
 
 
@@ -212,8 +214,33 @@ def test_check_index_raises_where_eager_does() -> None:
     table = random(5)
     (rows,) = run(text, table, np.array([4, 0, 4]))
     np.testing.assert_array_equal(rows, table[[4, 0, 4]])
-    with pytest.raises(IndexError, match="index 5 is out of range for a dimension of size 5"):
+    with pytest.raises(IndexError, match="index 5 is out of bounds for a dimension with size 5"):
         run(text, table, np.array([4, 0, 5]))
+
+
+def test_a_check_raises_what_its_site_says() -> None:
+    text = """
+        input x: f32[3]
+        input d: i64[3]
+        buffer y: f32[3]
+        buffer z: i64[3]
+        loop i0 < 3:
+          let c = (x[i0] >= f32(0)) & (x[i0] <= f32(1))
+          let b = bitcast.i64(cast.f64(x[i0]))
+          y[i0] = check(c, b, 0, x[i0], site("value", "aten.op", "a.py:3", -1, False, "between"))
+        loop i0 < 3:
+          z[i0] = 7 // check_divisor(d[i0], site("divisor", "aten.div", "a.py:4"))
+        output y
+        output z
+    """.replace("f32(0)", "f32(0.0)").replace("f32(1)", "f32(1.0)")  # fmt: skip
+    good, ones = np.array([0, 0.5, 1], np.float32), np.array([1, 2, -3])
+    (kept, divided) = run(text, good, ones)
+    np.testing.assert_array_equal(kept, good)
+    np.testing.assert_array_equal(divided, 7 // ones)
+    with pytest.raises(ValueRefused, match=re.escape("between (one is 1.5) at a.py:3, in aten.op")):
+        run(text, np.array([0, 1.5, np.nan], np.float32), ones)
+    with pytest.raises(IntegerDivisionByZero, match=re.escape("at a.py:4, in aten.div.")):
+        run(text, good, np.array([1, 0, 2]))
 
 
 # -- reductions ------------------------------------------------------------------------------

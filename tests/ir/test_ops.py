@@ -8,6 +8,7 @@ import torch
 
 from litz.ir.dtypes import BOOL, F32, F64
 from litz.ir.expr import axis, cast, const, reduce
+from litz.ir.checks import CHECK_OPS
 from litz.ir.ops import OPS, REDUCTIONS
 from litz.ir.special import POLYNOMIALS, SPECIAL
 
@@ -113,7 +114,7 @@ ELSEWHERE = {*SPECIAL, *POLYNOMIALS, "gcd", "hypot", "random_bits"}
 
 def test_every_op_is_compared() -> None:
     here = {*UNARY, *BINARY, *INTEGER_BINARY, "not"}
-    assert set(OPS) - here - ELSEWHERE == {"where", "check_index"}
+    assert set(OPS) - here - ELSEWHERE == {"where", *CHECK_OPS}
 
 
 @pytest.mark.parametrize("kind", REDUCTIONS)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from litz.errors import ParseError
+from litz.ir.checks import CHECK_OPS, Site
 from litz.ir.dtypes import BF16, BOOL, DTYPES, F32, F64, I64
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, narrow, reduce, scan, size
 from litz.ir.ops import OPS
@@ -220,10 +221,25 @@ def test_spelling(node: Expr, text: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_op_reads_back(op: str) -> None:
-    node = apply(op, *[ROW, COLUMN, integer(-3)][: OPS[op].arity])
+    node = apply(op, *[ROW, COLUMN, integer(-3), ROW][: OPS[op].arity])
     assert parse_expr(expr_text(node), SCOPE) is node
-    nested = apply(op, *[node, apply("neg", node), integer(7)][: OPS[op].arity])
+    nested = apply(op, *[node, apply("neg", node), integer(7), node][: OPS[op].arity])
     assert parse_expr(expr_text(nested), SCOPE) is nested
+
+
+SITES = [
+    Site("bounds"),
+    Site("index", "aten.index.Tensor", 'a "b".py:3', 0, True),
+    Site("value", text="x"),
+]
+
+
+@pytest.mark.parametrize("op", CHECK_OPS)
+@pytest.mark.parametrize("site", SITES, ids=str)
+def test_a_check_reads_back_with_who_asked_for_it(op: str, site: Site) -> None:
+    node = apply(op, *[ROW, COLUMN, integer(-3), ROW][: OPS[op].arity], site=site)
+    assert node is not apply(op, *node.args)
+    assert parse_expr(expr_text(node), SCOPE) is node
 
 
 @given(st.floats(width=64), st.sampled_from(["f64", "f32", "f16", "bf16"]))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 
-from litz.errors import IndexOutOfRange
+from litz.errors import OutOfRange
 from tests.lower.agreement import DTYPES, Function, agree, numbers
 from tests.stages import compiled
 
@@ -79,18 +81,55 @@ def test_an_index_outside_raises(case: str, length: int) -> None:
     for bad in (9, 10**12, -10, -(2**63)):
         wrong = good.clone()
         wrong[-1] = bad
-        with pytest.raises(IndexOutOfRange):
+        refused = eager_refuses(BAD[case], x, wrong)
+        with pytest.raises(OutOfRange, match=f"^index {bad} is ") as found:
             run(x, wrong)
-        with pytest.raises(IndexError):
-            run(x, wrong)
+        assert isinstance(found.value, refused)
+        assert "with size 9 in aten." in str(found.value)
     torch.testing.assert_close(run(x, good), BAD[case](x, good))
 
 
 @pytest.mark.parametrize("case", ["index_select", "gather", "embedding"])
 def test_negative_indices_are_outside_where_eager_says_so(case: str) -> None:
-    run = compiled(BAD[case])
-    with pytest.raises(IndexError):
-        run(numbers(torch.float32, 9, 9), torch.tensor([1, -1]))
+    run, x, wrong = compiled(BAD[case]), numbers(torch.float32, 9, 9), torch.tensor([1, -1])
+    with pytest.raises(eager_refuses(BAD[case], x, wrong), match=r"^index -1 is out of") as found:
+        run(x, wrong)
+    assert "Allowed are 0 to 8." in str(found.value)
+
+
+ONE_ROW = {
+    "index": lambda x, i: x[i],
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "along one": lambda x, i: x.t().index_select(1, i),
+    "embedding": lambda x, i: F.embedding(i, x),
+    "a number": lambda x, i: x[0, 0].gather(0, i),
+    "one of a number": lambda x, i: x[0, 0].index_select(0, i[:1]),
+    "index_put": lambda x, i: x.index_put((i,), torch.tensor(1.0)),
+    "scatter": lambda x, i: x.scatter(0, i[:, None], 1.0),
+    "into a number": lambda x, i: x[0, 0].scatter_add(0, i, torch.ones(len(i))),
+    "expanded": lambda x, i: x.expand(1, 9)[i],
+}
+
+
+@pytest.mark.parametrize("case", ONE_ROW)
+def test_a_dimension_of_one_is_checked_too(case: str) -> None:
+    """What is read there does not depend on the index, which may be wrong all the same."""
+    run, x = compiled(ONE_ROW[case]), numbers(torch.float32, 1, 9)
+    good = torch.zeros(3, dtype=torch.int64)
+    torch.testing.assert_close(run(x, good), ONE_ROW[case](x, good))
+    wrong = torch.tensor([1, 0, 0])
+    refused = eager_refuses(ONE_ROW[case], x, wrong)
+    with pytest.raises(refused, match=r"^index 1 is out of") as found:
+        run(x, wrong)
+    assert "with size 1 in aten." in str(found.value)
+
+
+def eager_refuses(function: Any, *inputs: torch.Tensor) -> type[Exception]:
+    """The class of what eager raises."""
+    with pytest.raises(Exception) as found:
+        function(*inputs)
+    return found.type
 
 
 def test_what_a_sum_leaves_out_is_checked_too() -> None:

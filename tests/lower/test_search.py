@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import litz
-from litz.errors import IndexOutOfRange
 from tests import draws
+from litz.errors import GatherOutOfRange
 from tests.lower.agreement import FLOATS, INTEGERS, agree, numbers
 
 TYPES = [*FLOATS, *INTEGERS]
@@ -65,5 +65,5 @@ def test_a_sorter_out_of_range_raises() -> None:
         backend="litz", options={"on_error": "raise"},
     )  # fmt: skip
     compiled(edges, x, torch.tensor([0, 1, 2, 3]))
-    with pytest.raises(IndexOutOfRange):
+    with pytest.raises(GatherOutOfRange, match="index 9 is out of bounds"):
         compiled(edges, x, torch.tensor([0, 1, 9, 3]))

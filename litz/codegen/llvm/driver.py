@@ -1,7 +1,7 @@
 """The driver: native functions that launch kernels, so that Python makes one call for many.
 
 In: a `Plan`, the function of each kernel. Out: LLVM IR text. Every driver function takes the table:
-one pointer each for the error flag, the arena and the buffers that live outside it. What a launch
+one pointer each for the error record, the arena and the buffers that live outside it. What a launch
 needs is data: `@litz_launches[k]` holds the function of kernel k, where its arguments lie and how
 much work it is. `@litz_run` runs a few of them as one: their work end to end, cut into a piece for
 each thread. `@litz_step_k` runs kernel k; `@litz_segment_j` the kernels between two ATen calls,
@@ -126,12 +126,15 @@ def computed_numbers(launches: Launches) -> dict[str, Expr]:
     return found
 
 
-def driver_text(plan: Plan, launches: Launches, layout: dict[str, int], threads: int) -> str:
+def driver_text(
+    plan: Plan, launches: Launches, layout: dict[str, int], threads: int,
+    may_fail: frozenset[int] = frozenset(),
+) -> str:  # fmt: skip
     """The launches, one step a kernel, one segment a run of them."""
-    runs = [_segment(segment, plan, launches, threads) for segment in segments(plan)]
+    runs = [_segment(segment, plan, launches, threads, may_fail) for segment in segments(plan)]
     first = preparation(plan)
     if first is not None:
-        runs += [_segment(first, plan, launches, threads), contents_text(plan, layout)]
+        runs += [_segment(first, plan, launches, threads, may_fail), contents_text(plan, layout)]
     steps = [
         _function(f"litz_step_{k}", [_run((k,), launches, threads)]) for k in range(len(launches))
     ]
@@ -185,11 +188,30 @@ def _run(batch: tuple[int, ...], launches: Launches, threads: int) -> str:
     )
 
 
-def _segment(segment: Segment, plan: Plan, launches: Launches, threads: int) -> str:
+def _segment(
+    segment: Segment, plan: Plan, launches: Launches, threads: int, may_fail: frozenset[int]
+) -> str:
+    """Batch by batch; behind a failed check no other runs, so that inputs keep their values."""
     inside = set(segment.kernels)
     batches = plan.batches or [(k,) for k in segment.kernels]
-    calls = [_run(batch, launches, threads) for batch in batches if inside.issuperset(batch)]
-    return _function(segment.name, calls)
+    lines: list[str] = []
+    for batch in (batch for batch in batches if inside.issuperset(batch)):
+        lines.append(_run(batch, launches, threads))
+        if may_fail.intersection(batch) and batch[-1] != segment.kernels[-1]:
+            lines += _stop_if_failed(batch[0])
+    return _function(segment.name, lines)
+
+
+def _stop_if_failed(number: int) -> list[str]:
+    return [
+        f"  %record{number} = load ptr, ptr %table",
+        f"  %site{number} = load i64, ptr %record{number}",
+        f"  %failed{number} = icmp ne i64 %site{number}, 0",
+        f"  br i1 %failed{number}, label %stop{number}, label %go{number}",
+        f"stop{number}:",
+        "  ret void",
+        f"go{number}:",
+    ]
 
 
 def _function(name: str, calls: list[str]) -> str:

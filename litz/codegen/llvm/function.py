@@ -1,13 +1,14 @@
 """What every kernel function has: its arguments, its scratch, its sizes, and a place for errors.
 
 In: a `ScheduledKernel`. Out: `FunctionEmitter`, on which the emitters build. `args` holds one
-pointer a buffer, then one number a symbolic size, and last the error flag. A size that is known is
-a number in the code; any other is read here, once, before the first loop.
+pointer a buffer, then one number a symbolic size, and last the error record. A size that is known
+is a number in the code; any other is read here, once, before the first loop.
 """
 
 from __future__ import annotations
 
 from litz.codegen.llvm.builder import Builder, Type, Value
+from litz.codegen.llvm.checks import NOTE
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.scope import I64, Scopes
 from litz.codegen.llvm.values import Tail, Values
@@ -49,8 +50,6 @@ class FunctionEmitter:
             if f"b{k}" in flat:  # what is read at a stride of zero alone is gone
                 values.memory.pointers[flat[f"b{k}"]] = self._argument(k)
         self._place_scratch()
-        values.errors = b.emit("alloca i32", POINTER)
-        b.lines.append(f"  store i32 0, {values.errors}")
         values.memory.safe = b.emit("alloca i64, align 8", POINTER)
         b.lines.append(f"  store i64 0, {values.memory.safe}")
 
@@ -89,14 +88,15 @@ class FunctionEmitter:
         return self.b.emit(f"load ptr, {self._slot(k)}", POINTER)
 
     def _report_errors(self) -> None:
-        """One store behind all tasks, and only if something was wrong."""
-        b = self.b
-        assert self.values.errors is not None
-        noted = b.emit(f"load i32, {self.values.errors}", Type("i32", 1))
-        self.scopes.open_if(b.compare("ne", noted, 0))
-        flag = self._argument(len(self.scheduled.arguments) + len(self.scheduled.sizes))
-        b.lines.append(f"  store {noted}, {flag}")
-        self.scopes.close()
+        """Behind all tasks, and only if a check has failed."""
+        b, noted = self.b, self.values.noted
+        if noted is not None:
+            site = b.emit(f"load volatile i64, {noted}", I64)
+            self.scopes.open_if(b.compare("ne", site, 0))
+            slot = self._slot(len(self.scheduled.arguments) + len(self.scheduled.sizes))
+            b.declares.add(NOTE)
+            b.lines.append(f"  call void @litz_note({slot}, {noted})")
+            self.scopes.close()
         b.lines += [f"  call void @free({memory})" for memory in self.heap]
         b.lines.append("  ret void")
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from litz.codegen.llvm import math
 from litz.codegen.llvm.attention import AttentionEmitter
 from litz.codegen.llvm.attention_row import RowEmitter
+from litz.codegen.llvm.checks import CALLED
 from litz.codegen.llvm.columns import ColumnEmitter
 from litz.codegen.llvm.driver import (
     Launch,
@@ -25,8 +26,9 @@ from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
 from litz.codegen.llvm.row_product import RowProductEmitter
 from litz.codegen.llvm.window import WindowEmitter
+from litz.ir.checks import sites_of
 from litz.ir.product import product_phase
-from litz.ir.program import Plan
+from litz.ir.program import Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
 from litz.ir.verify import verify_emitted
@@ -48,14 +50,18 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
     attributes += '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # rolled loops
     computed = computed_numbers(launches)
     layout = table_layout(plan, computed)
-    driver = driver_text(plan, launches, layout, target.threads)
+    sites = tuple(sites_of(e for kernel in kernels for e in exprs_of(kernel.kernel)))
+    may_fail = frozenset(k for k, found in enumerate(ways) if functions.may_fail & {*found})
+    driver = driver_text(plan, launches, layout, target.threads, may_fail)
     # The driver declares what its runtime part uses; nothing may be declared twice.
     outside = sorted(d for d in functions.declares | needed if d not in driver)
     texts = [text.replace(NAME, name) for text, name in functions.texts.items()]
     text = "\n".join([*outside, library, *texts, driver, attributes, ""])
     runs, first = tuple(segments(plan)), preparation(plan)
     all_names = tuple(functions.texts.values())
-    return Source(text, names, all_names, runs, layout, first, computed, ways)
+    return Source(
+        text, names, all_names, runs, layout, first, computed, ways, sites, may_fail
+    )  # fmt: skip
 
 
 def _launched(kernel: ScheduledKernel, functions: _Functions) -> list[Launch]:
@@ -80,6 +86,7 @@ class _Functions:
         self.texts: dict[str, str] = {}
         self.declares: set[str] = set()
         self.wanted: set[tuple[str, str, int]] = set()
+        self.may_fail: set[str] = set()  # those with checks
 
     def name(self, scheduled: ScheduledKernel) -> str:
         key = structure(scheduled)
@@ -91,6 +98,8 @@ class _Functions:
             self.known[key] = self.texts.setdefault(text, fresh)
             self.declares |= emitter.b.declares
             self.wanted |= emitter.b.functions
+            if CALLED in text:
+                self.may_fail.add(self.known[key])
         return self.known[key]
 
 

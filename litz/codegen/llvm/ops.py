@@ -15,6 +15,7 @@ from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.literals import ELEMENT, is_number
 from litz.codegen.llvm.math import eighths
 from litz.codegen.llvm.random import random_bits
+from litz.ir.checks import CHECK_OPS
 from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F16, F32, DType
 
 Spell = Callable[..., Value]
@@ -177,8 +178,8 @@ SPELLING: dict[str, Spell] = {
     **{p: partial(_compare, p) for p in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
 
-# Spelled by the emitter itself, which knows the mask and the error flag.
-CHECKED = frozenset({"check_index", "remainder"})
+# Spelled by the emitter itself, which knows the mask and where errors are noted.
+CHECKED = frozenset({*CHECK_OPS, "remainder"})
 
 
 def computed_type(dtype: DType, lanes: int) -> Type:

@@ -13,6 +13,7 @@ from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.ops import SPELLING, computed_type, convert
 from litz.codegen.llvm.runs import Runs
 from litz.codegen.llvm.values import Values
+from litz.ir.checks import CHECK_OPS
 from litz.ir.dtypes import BOOL, F64
 from litz.ir.expr import Expr, cast, walk
 from litz.ir.index import ravel
@@ -32,7 +33,7 @@ def stack_slot(values: Values, kind: Type, name: str) -> Value:
 def _may_fail(node: Expr) -> bool:
     """Whether a point raises an error that eager would raise, needed or not."""
     divides = node.op in DIVISIONS and not node.dtype.is_float and not node.args[1].is_const
-    return divides or node.op == "check_index"
+    return divides or node.op in CHECK_OPS
 
 
 class Reduction:

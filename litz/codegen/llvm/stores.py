@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.ops import stored_type
+from litz.ir.checks import BOUNDS
 from litz.ir.dtypes import BOOL, DType
 from litz.ir.expr import Expr
 from litz.ir.index import coefficient
@@ -18,8 +19,6 @@ from litz.ir.verify import Place
 
 if TYPE_CHECKING:
     from litz.codegen.llvm.values import Values
-
-BOUNDS_ERROR = 4  # in the error flag: a kernel left a buffer, which is a bug of ours
 
 
 class Stores:
@@ -136,10 +135,11 @@ class Stores:
             spread = self.v.spread(place, level)
             self.v.scopes.select(level)
             places = b.add(spread, self.v.iota(1))
-        outside = b.compare("uge", places, self._limit(buffer, places))
+        limit = self._limit(buffer, places)
+        outside = b.compare("uge", places, limit)
         if mask is not None:
             outside = b.bit_and(outside, mask)
-        self.v.flag(outside, BOUNDS_ERROR)
+        self.v.flag(outside, BOUNDS, places, limit)
         bad = b.any_lane(outside) if place.type.lanes == 1 else outside
         return b.select(bad, b.constant(0, place.type), place)
 

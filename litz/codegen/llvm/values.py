@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
+from litz.codegen.llvm.checks import NOTED, check_lanes
 from litz.codegen.llvm.memory import Memory
 from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert
 from litz.codegen.llvm.scope import Scopes
+from litz.ir.checks import CHECK_OPS, DIVISOR, Site
 from litz.ir.dtypes import I64, DType
 from litz.ir.expr import Expr, apply
 from litz.ir.index import ONE, bounds, is_nonnegative, to_poly
 
 INDEX = Type("i64", 1)
-# What a kernel writes into the error flag; `runtime` raises the error that each stands for.
-INDEX_ERROR, DIVISION_ERROR = 1, 2
 
 
 # How many lanes are inside the loop in its last, partial vector: known, or known to a call alone;
@@ -42,7 +42,7 @@ class Values:
         self.row_level = 0
         self.memory = Memory(self)
         self.scans: dict[Expr, Callable[[Value], Value]] = {}  # each takes in one more element
-        self.errors: Value | None = None
+        self.noted: Value | None = None  # where a failed check is kept, once there is a check
         self._facts: dict[Expr, tuple[bool, bool]] = {}
 
     # -- what is known of a node -------------------------------------------------------------
@@ -185,8 +185,8 @@ class Values:
         args = [self.lanewise(a) if varies else self.value(a) for a in node.args]
         self.scopes.select(level)
         dtype = node.args[-1].dtype
-        if node.op == "check_index":
-            return self._checked_index(args[0], args[1])
+        if node.op in CHECK_OPS:
+            return self._check(node, args)
         if node.op in ("floordiv", "mod", "truncdiv"):
             return self._divide(node, args)
         if node.op == "remainder":
@@ -228,21 +228,39 @@ class Values:
 
     # -- errors ------------------------------------------------------------------------------
 
-    def flag(self, bad: Value, code: int) -> None:
-        """Note an error in the lanes that are inside the loop; the kernel goes on safely."""
-        assert self.errors is not None
+    def flag(
+        self, bad: Value, site: Site, index: Value | None = None, size: Value | int = 0
+    ) -> Value:  # fmt: skip
+        """Note an error in the lanes that are inside the loop; the kernel goes on with the index
+        that this gives, zero where it failed."""
+        if self.noted is None:
+            self.noted = Value(f"%{self.b.fresh('noted')}", Type("ptr", 1))
+            # The site is set at entry; all else is read only behind one.
+            self.scopes.stack[0].lines[1:1] = [
+                f"  {self.noted.text} = alloca {NOTED}, align 8",
+                f"  store i64 0, {self.noted}",
+            ]
         if bad.type.lanes > 1 and self.mask is not None:
             bad = self.b.bit_and(bad, self.mask)
-        some = self.b.convert("zext", self.b.any_lane(bad), "i32")
-        noted = self.b.emit(f"load i32, {self.errors}", Type("i32", 1))
-        both = self.b.bit_or(noted, self.b.mul(some, code))
-        self.b.lines.append(f"  store {both}, {self.errors}")
+        kind = Type("i64", bad.type.lanes)
+        first = self.b.constant(0, kind) if index is None else index
+        second = size if isinstance(size, Value) else self.b.constant(size, kind)
+        return check_lanes(self.b, bad, site.number, first, second, self.noted)
 
-    def _checked_index(self, index: Value, size: Value) -> Value:
-        """An index outside the tensor reads element zero and raises eager's error afterwards."""
-        bad = self.b.compare("uge", index, size)
-        self.flag(bad, INDEX_ERROR)
-        return self.b.select(bad, self.b.constant(0, index.type), index)
+    def _check(self, node: Expr, args: list[Value]) -> Value:
+        """What a check gives where it holds; else what is safe to go on with."""
+        b, site = self.b, node.attr or Site("index")
+        if node.op == "check_index":
+            index, size = args
+            return self.flag(b.compare("uge", index, size), site, index, size)
+        if node.op == "check_divisor":
+            (divisor,) = args
+            zero = b.compare("eq", divisor, 0)
+            self.flag(zero, site)
+            return b.select(zero, b.constant(1, divisor.type), divisor)
+        holds, first, second, value = args
+        self.flag(b.bit_xor(holds, 1), site, first, second)
+        return value
 
     def _divide(self, node: Expr, args: list[Value]) -> Value:
         value, divisor = node.args
@@ -254,8 +272,9 @@ class Values:
                 return self.b.emit(
                     f"{'udiv' if node.op == 'floordiv' else 'urem'} {x}, {y.text}", x.type
                 )
-        if not (divisor.is_const and divisor.attr != 0) and not positive:
+        known = divisor.op == "check_divisor" or (divisor.is_const and divisor.attr != 0)
+        if not known and not positive:
             zero = self.b.compare("eq", y, 0)
-            self.flag(zero, DIVISION_ERROR)
+            self.flag(zero, DIVISOR)
             y = self.b.select(zero, self.b.constant(1, y.type), y)
         return SPELLING[node.op](self.b, node.dtype, x, y)

@@ -13,7 +13,7 @@ from litz.ir.expr import Expr
 from litz.ir.index import ONE
 from litz.ir.program import Buffer, Kernel, Plan, Slot
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.source import ARENA, ERROR_FLAG, LAUNCH, SCRATCH, STREAM, DeviceKernel, Segment
+from litz.ir.source import ARENA, ERROR_RECORD, LAUNCH, SCRATCH, STREAM, DeviceKernel, Segment
 
 WARP = 32
 HIDDEN = 2  # parameters that Triton adds
@@ -94,7 +94,7 @@ def _step(
         lines += _parameter(position, plan, buffer, layout)
     last = len(scheduled.arguments)
     if kernel.checks:
-        lines.append(f"  %p{last} = getelementptr ptr, ptr %table, i64 {ERROR_FLAG}")
+        lines.append(f"  %p{last} = getelementptr ptr, ptr %table, i64 {ERROR_RECORD}")
     for position, symbol in enumerate(scheduled.sizes, len(kernel.pointers)):
         entry = layout[size_entry(symbol)]
         lines.append(f"  %p{position} = getelementptr ptr, ptr %table, i64 {entry}")

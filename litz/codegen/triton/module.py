@@ -13,6 +13,7 @@ from litz.codegen.triton.emit import KernelEmitter
 from litz.codegen.triton.launch import computed_numbers, launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
+from litz.ir.checks import sites_of
 from litz.ir.dtypes import U8
 from litz.ir.expr import integer, walk
 from litz.ir.index import ONE
@@ -55,7 +56,7 @@ def emit_kernels(
     given = tuple(tuple(b.name for b in k.arguments) for k in scheduled)
     return DeviceSource(
         tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given,
-        counters, computed,
+        counters, computed, tuple(sites_of(e for k in scheduled for e in exprs_of(k.kernel))),
     )  # fmt: skip
 
 
@@ -69,7 +70,7 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
     return DeviceKernel(
         name,
         text,
-        tuple([*pointers, "*i32"] if checks else pointers),
+        tuple([*pointers, "*i64"] if checks else pointers),
         scheduled.tasks,
         scheduled.choice.warps,
         scheduled.choice.stages,

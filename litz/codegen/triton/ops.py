@@ -132,7 +132,9 @@ SPELLING: dict[str, Spelling] = {
     "where": Spelling("tl.where({0}, {1}, {2})"),
     "random_bits": Spelling("philox({0}, {1})"),
     # The mask and the error flag are the emitter's.
-    "check_index": Spelling("check_index({0}, {1}, {2}, {3})"),
+    "check_index": Spelling("check_index({0}, {1}, {2}, error, {3})"),
+    "check": Spelling("check({0}, {1}, {2}, {3}, {4}, error, {5})"),
+    "check_divisor": Spelling("{0}"),  # eager goes on here, and so do divisions by zero
 }
 
 

@@ -122,11 +122,24 @@ def last_min(a, i, b, j):
     return tl.where(takes, b, a), tl.where(takes, j, i)
 
 
-def check_index(index, size, inside, error):
-    """An index outside is noted in the error flag, and zero is used instead."""
+def check_index(index, size, inside, error, site: tl.constexpr):
+    """An index outside is noted in the record (litz/ir/checks.py), and zero is used instead."""
     bad = ((index < 0) | (index >= size)) & inside
-    tl.store(error + (index * 0).to(tl.int32), 1, bad)
+    place = error + bad.to(tl.int32) * 0
+    tl.store(place + 1, index.to(tl.int64) ^ site, bad)
+    tl.store(place + 2, (index * 0 + size).to(tl.int64) ^ site, bad)
+    tl.store(place, site, bad)
     return tl.where(bad, index * 0, index)
+
+
+def check(holds, first, second, value, inside, error, site: tl.constexpr):
+    """A value whose condition does not hold is noted in the record."""
+    bad = (holds == 0) & inside
+    place = error + bad.to(tl.int32) * 0
+    tl.store(place + 1, first.to(tl.int64) ^ site, bad)
+    tl.store(place + 2, (first * 0 + second).to(tl.int64) ^ site, bad)
+    tl.store(place, site, bad)
+    return value
 
 
 def philox(seed, counter):

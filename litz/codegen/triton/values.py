@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from litz.codegen.triton.block_pointers import access_of, loaded
 from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled, zero
 from litz.codegen.triton.tiles import NONE, Sides, Tile
+from litz.ir.checks import Site
 from litz.ir.dtypes import BOOL, F32, I64, DType
 from litz.ir.expr import Expr, walk
 from litz.ir.index import ONE, Poly, bounds, from_poly, is_nonnegative, to_poly
@@ -160,7 +161,7 @@ class Values:
         if node.op == "bitcast":
             text = f"{self.operand(node.args[0])}.to({TYPES[node.dtype.name]}, bitcast=True)"
             return self.line(text, sides, inside)
-        if node.op == "check_index":
+        if node.op in ("check_index", "check"):
             return self._checked(node, inside)
         return self.line(self._applied(node), sides, inside)
 
@@ -335,11 +336,14 @@ class Values:
         return self.stored.get((node.buffer.name, node.index[0]))
 
     def _checked(self, node: Expr, inside: bool) -> Text:
-        index, size = (self.operand(a) for a in node.args)
-        sides = self.value(node.args[0]).sides
+        operands = [self.operand(a) for a in node.args]
+        sides = frozenset().union(*(self.value(a).sides for a in node.args))
+        site: Site = node.attr or Site("index")
         self.checks = True
         mask = self.tile.mask(sides) or "True"
-        return self.line(f"check_index({index}, {size}, {mask}, error)", sides, inside)
+        text = SPELLING[node.op].of(node.dtype).format(*operands, mask, site.number)
+        given = node.args[0] if node.op == "check_index" else node.args[-1]
+        return self.line(text, self.value(given).sides, inside)
 
 
 def _divides_plainly(value: Expr, by: Expr) -> bool:

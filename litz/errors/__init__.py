@@ -11,34 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from litz.errors.refusals import (
+    GatherOutOfRange,
+    IndexOutOfRange,
+    IntegerDivisionByZero,
+    OutOfRange,
+    ScalarAssertion,
+    ValueRefused,
+)
+from litz.errors.roots import InternalError, LitzError, UserError
+from litz.errors.roots import told as _told
+from litz.errors.roots import where as _where
+
 if TYPE_CHECKING:
     from litz.ir.program import Origin
-
-_REPORT = "This is a bug in Litz. Please report it with the output of LITZ_DEBUG=5."
-
-
-class LitzError(Exception):
-    """The root of all of them, to catch whatever Litz says on purpose.
-
-    It is never raised: catch `UserError` for what you can mend, `InternalError` for what we must.
-    """
-
-
-class UserError(LitzError):
-    """A mistake in the user's program or settings. Its text says how to mend it."""
-
-
-class InternalError(LitzError):
-    """A mistake in Litz.
-
-    An invariant of the compiler does not hold. Nothing in your program is at fault. By default
-    the graph then runs as eager; with `on_error="raise"` you see this error. Report it with the
-    output of `LITZ_DEBUG=5`, which prints the program after each stage.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(f"{message.rstrip()}\n{_REPORT}")
-
 
 # Settings
 
@@ -288,40 +274,6 @@ class ParseError(UserError):
 # The user's program, while it runs
 
 
-class IndexOutOfRange(UserError, IndexError):
-    """A tensor of indices holds one outside the tensor that it indexes.
-
-    Generated code checks each index that it reads from memory, as eager does, and is an
-    IndexError like eager's. Look at the values that the line in the message indexes with.
-    """
-
-    def __init__(
-        self, origin: Origin | None = None, index: int | None = None, size: int | None = None
-    ) -> None:
-        self.origin, self.index, self.size = origin, index, size
-        what = "an index" if index is None else f"index {index}"
-        bound = "" if size is None else f" for a dimension of size {size}"
-        super().__init__(
-            f"{what} is out of range{bound}{_where(origin)}. "
-            "Check the values that this line indexes with."
-        )
-
-
-class IntegerDivisionByZero(UserError, RuntimeError):
-    """Integers were divided by zero.
-
-    Eager raises a RuntimeError that reads "ZeroDivisionError", and so does Litz; the rest of the
-    text says where. Make the divisor non-zero, or divide floats, where it gives inf or NaN.
-    """
-
-    def __init__(self, origin: Origin | None = None) -> None:
-        self.origin = origin
-        super().__init__(
-            f"ZeroDivisionError: integers were divided by zero{_where(origin)}. "
-            "Make the divisor non-zero, or divide floats."
-        )
-
-
 class NotFinite(UserError, FloatingPointError):
     """A tensor holds NaN or an infinity, and `nan_asserts` looks for them.
 
@@ -337,21 +289,6 @@ class NotFinite(UserError, FloatingPointError):
             f"{name} holds {nans} NaN and {infinities} infinities: {where}. "
             "Look at what this line computes, or set nan_asserts=False."
         )
-
-
-class ScalarAssertion(UserError, RuntimeError):
-    """A size or a number that only data tells is not as the program says it is.
-
-    The program says so by `torch._check`, or torch found that it must be so for the rest of the
-    program to be right: the slice `x[:n]` needs `n <= len(x)`. Eager raises a RuntimeError there or
-    a little later. Mend the data, or the program; `scalar_asserts=False` removes these checks, and
-    what then happens to a size that does not fit is not defined.
-    """
-
-    def __init__(self, message: str, where: str) -> None:
-        self.where = where
-        told = f"{message.rstrip('.')}: {where}."
-        super().__init__(f"{told} Mend the data, or what the program says of it.")
 
 
 class CudaGraphsRefused(UserError):
@@ -485,15 +422,40 @@ def _did_you_mean(nearest: tuple[str, ...]) -> str:
     return f"; did you mean {names}?" if names else "."
 
 
-def _where(origin: Origin | None, op: str = "") -> str:
-    """` at model.py:12, in aten.add`; the op is left out where the sentence already names it."""
-    if origin is None:
-        return ""
-    line = f" at {origin.line}" if origin.line else ""
-    name = f" in {origin.op}" if origin.op != op else ""
-    return line + ("," if line and name else "") + name
-
-
-def _told(cause: BaseException) -> str:
-    """`ValueError: its text`, as a traceback ends."""
-    return ": ".join(filter(None, (type(cause).__name__, str(cause).strip())))
+__all__ = [
+    "CaptureFailed",
+    "CompileFailed",
+    "CudaGraphsRefused",
+    "CustomPassFailed",
+    "DifferentMachines",
+    "DiscardedParameter",
+    "DriverError",
+    "FlagValueError",
+    "FrozenParameterChanged",
+    "GatherOutOfRange",
+    "IndexOutOfRange",
+    "InputMismatch",
+    "IntegerDivisionByZero",
+    "InternalError",
+    "LitzError",
+    "MissingDependency",
+    "ModeWithOptions",
+    "NotFinite",
+    "OutOfRange",
+    "ParseError",
+    "PassFailed",
+    "ScalarAssertion",
+    "SizeUnknown",
+    "StageFailed",
+    "SuiteCannotRun",
+    "UnknownBenchmark",
+    "UnknownFlag",
+    "UnknownMode",
+    "UnsupportedDevice",
+    "UnsupportedOp",
+    "UnsupportedTorch",
+    "UserError",
+    "ValueRefused",
+    "VerifyError",
+    "WrongFlagType",
+]

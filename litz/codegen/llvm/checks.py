@@ -1,0 +1,106 @@
+"""Checks: a comparison and a branch where all is well, a note on the stack where it is not.
+
+In: which lanes fail, and the index and size of each. Out: a call of a function that LLVM inlines,
+so that nothing here has to know of blocks: behind its branch, lanes go to `noted`, memory of the
+kernel's own stack, and the index of those that fail becomes zero. When the kernel ends, and only if
+something is there, `@litz_note` brings a site and what its first failing lane had to the call's
+record, if that is still empty; `ir/checks.py` says what its words mean.
+
+    %i = call <8 x i64> @litz_check_8(<8 x i1> %bad, <8 x i64> %index, <8 x i64> %size, i64 7, ...)
+
+`noted` is the site, a bit for each lane that failed, the index of each lane, the size of each.
+"""
+
+from __future__ import annotations
+
+from litz.codegen.llvm.builder import Builder, Type, Value
+
+WORD = Type("i64", 1)
+MOST_LANES = 64
+NOTED = f"[{2 + 2 * MOST_LANES} x i64]"
+CALLED = "@litz_check_"  # what the text of a function with checks holds
+RARELY = '!prof !{!"branch_weights", i32 1, i32 2000}'
+
+NOTE = f"""
+declare i64 @llvm.cttz.i64(i64, i1)
+
+define internal void @litz_note(ptr %slot, ptr %noted) noinline cold nounwind {{
+  %site = load i64, ptr %noted
+  %record = load ptr, ptr %slot
+  %swapped = cmpxchg ptr %record, i64 0, i64 %site monotonic monotonic
+  %first = extractvalue {{ i64, i1 }} %swapped, 1
+  br i1 %first, label %write, label %done
+write:
+  %bits.at = getelementptr i64, ptr %noted, i64 1
+  %bits = load i64, ptr %bits.at
+  %lane = call i64 @llvm.cttz.i64(i64 %bits, i1 false)
+  %index.place = add i64 %lane, 2
+  %index.at = getelementptr i64, ptr %noted, i64 %index.place
+  %index = load i64, ptr %index.at
+  %size.place = add i64 %lane, {2 + MOST_LANES}
+  %size.at = getelementptr i64, ptr %noted, i64 %size.place
+  %size = load i64, ptr %size.at
+  %record.index = getelementptr i64, ptr %record, i64 1
+  store i64 %index, ptr %record.index
+  %record.size = getelementptr i64, ptr %record, i64 2
+  store i64 %size, ptr %record.size
+  br label %done
+done:
+  ret void
+}}"""
+
+# Volatile, or LLVM would carry what is noted through the loop around it in registers.
+CHECK = f"""
+define internal WIDE @litz_check_LANES(KIND %bad, WIDE %index, WIDE %size, i64 %site,
+                                       ptr %noted) alwaysinline nounwind {{
+entry:
+  %any = ANY
+  br i1 %any, label %failed, label %fine, {RARELY}
+failed:
+  store volatile i64 %site, ptr %noted
+  %mask = bitcast KIND %bad to iLANES
+  %bits = WIDENED
+  %bits.at = getelementptr i64, ptr %noted, i64 1
+  store volatile i64 %bits, ptr %bits.at
+  %index.at = getelementptr i64, ptr %noted, i64 2
+  store volatile WIDE %index, ptr %index.at, align 8
+  %size.at = getelementptr i64, ptr %noted, i64 {2 + MOST_LANES}
+  store volatile WIDE %size, ptr %size.at, align 8
+  %safe = select KIND %bad, WIDE zeroinitializer, WIDE %index
+  br label %fine
+fine:
+  %given = phi WIDE [ %index, %entry ], [ %safe, %failed ]
+  ret WIDE %given
+}}"""
+
+
+def check_lanes(
+    b: Builder, bad: Value, site: int, index: Value, size: Value, noted: Value
+) -> Value:
+    """The index of each lane, zero in those that are bad, which are noted if there are any;
+    `index` and `size` have as many lanes."""
+    b.declares.add(_check(bad.type.lanes))
+    if bad.type.lanes > 1:
+        b.declares.add(f"declare i1 @{_reduced(bad.type)}({bad.type})")
+    given = ", ".join(map(str, (bad, index, size, Value(str(site), WORD), noted)))
+    return b.emit(f"call {index.type} {CALLED}{bad.type.lanes}({given})", index.type)
+
+
+def _reduced(kind: Type) -> str:
+    return f"llvm.vector.reduce.or.{kind.mangled}"
+
+
+def _check(lanes: int) -> str:
+    """The function for as many lanes."""
+    kind = Type("i1", lanes)
+    known = {
+        "ANY": f"call i1 @{_reduced(kind)}({kind} %bad)" if lanes > 1 else "or i1 %bad, false",
+        "WIDENED": "add i64 %mask, 0" if lanes == MOST_LANES else f"zext i{lanes} %mask to i64",
+        "KIND": str(kind),
+        "WIDE": str(Type("i64", lanes)),
+        "LANES": str(lanes),
+    }
+    text = CHECK
+    for name, meaning in known.items():
+        text = text.replace(name, meaning)
+    return text
