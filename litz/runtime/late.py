@@ -31,7 +31,8 @@ class LateSizes:
         self.told: frozenset[Expr] = frozenset()
         self.made: list[Expr] = []  # sizes that are made of others
         self.entries: dict[int, Expr] = {}
-        self.outputs: list[Buffer] = []  # that are allocated as soon as their size is known
+        # Outputs and workspaces, which are allocated as soon as their size is known.
+        self.outputs: list[Buffer] = []
 
     def await_numbers(
         self, symbols: Iterable[Expr], computed: Mapping[str, Expr], layout: Mapping[str, int]
@@ -59,7 +60,7 @@ class LateSizes:
         return lines + [f"table[{entry}] = {table_text(value)}" for entry, value in numbers]
 
     def ready(self) -> list[Buffer]:
-        """Outputs whose sizes are known by now, once each."""
+        """Outputs and workspaces whose sizes are known by now, once each."""
         found = [b for b in self.outputs if (of_buffer(b) & self.bound) <= self.told]
         self.outputs = [b for b in self.outputs if b not in found]
         return found

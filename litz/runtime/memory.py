@@ -130,12 +130,15 @@ def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
 
 
 def with_layout(
-    result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
+    result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     """An op's result with the strides the kernels were compiled for, and memory of its own."""
-    if result.shape != shape:  # torch told another one, and all that follows was compiled for that
+    # If torch told another one, all that follows was compiled for that.
+    if result.shape != shape:
         told = f"an ATen call gave the shape {tuple(result.shape)}, where torch foretold {shape}"
         raise InternalError(told)
+    if result.dtype is not dtype:
+        raise InternalError(f"an ATen call gave {result.dtype}, where torch foretold {dtype}")
     made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
     return made.copy_(result)
 

@@ -136,6 +136,8 @@ class Values:
     def _found(self, node: Expr) -> Text | None:
         if node.is_const:
             return Text(self._constant(node))
+        if node.op == "size":
+            return Text(size_name(node))
         if self.is_pure(node):
             return Text(self.place(node), node.axes & self.tile.sides)
         return self._memo(node).get(node)
@@ -217,7 +219,7 @@ class Values:
 
     def _own_pure(self, node: Expr) -> bool:
         if node.dtype is not I64 or node.op in ("const", "axis", "size"):
-            return node.op in ("axis", "size")
+            return node.dtype is I64 and node.op in ("axis", "size")
         if node.op not in ARITHMETIC:
             return False
         if not all(a.is_const or self.is_pure(a) for a in node.args):

@@ -59,6 +59,11 @@ LAUNCH = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p,
 )  # fmt: skip
 
+# Where an empty tensor begins: nothing may be read there, and `Bounds` sees to that.
+NOTHING = torch.zeros(64, dtype=torch.uint8)
+NOWHERE = NOTHING.data_ptr()
+SIZES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp64": ctypes.c_double}
+
 
 OTHER_NAMES = {"rint": "round", "normcdfinv": "ndtri"}
 
@@ -284,8 +289,9 @@ class Interpreted:
     def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
         count, given = len(kernel.pointers), len(kernel.pointers) + len(kernel.sizes)
         slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(count)]
-        addresses = [slot.value or 0 for slot in slots]
-        sizes = [ctypes.c_int64.from_address(parameters[k]).value for k in range(count, given)]
+        addresses = [slot.value or NOWHERE for slot in slots]
+        kinds = zip(kernel.sizes, parameters[count:given], strict=True)
+        sizes = [SIZES[kind].from_address(address).value for kind, address in kinds]
         for k in range(2):  # Triton's own parameters: memory for programs that need some
             hidden = ctypes.c_void_p.from_address(parameters[given + k])
             assert (hidden.value is not None) == (k == 0 and kernel.scratch > 0)
@@ -295,7 +301,15 @@ class Interpreted:
         assert all(a % 16 == 0 for a in data), "Triton was told of aligned pointers"
         tensors = [_at(a, TORCH[p]) for a, p in zip(addresses, kernel.pointers, strict=True)]
         with np.errstate(all="ignore"):
-            self._functions[kernel.name][grid](*tensors, *sizes)
+            given = map(_scalar, sizes, kernel.sizes)
+            self._functions[kernel.name][grid](*tensors, *given)
+
+
+def _scalar(value: float, kind: str) -> Any:
+    """A number of the type that the signature says: the interpreter would look at its value."""
+    dtype = {"i32": tl.int32, "i64": tl.int64, "fp64": tl.float64}[kind]
+    data = np.array([value], {"i32": np.int32, "i64": np.int64, "fp64": np.float64}[kind])
+    return tl.tensor(TensorHandle(data, dtype), dtype)
 
 
 def _at(address: int, dtype: torch.dtype) -> torch.Tensor:
