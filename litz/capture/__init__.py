@@ -17,7 +17,13 @@ from torch.utils import _pytree as pytree
 from litz.capture.autograd import STATIC, parameters_of, through_autograd
 from litz.capture.decompositions import decompositions
 from litz.capture.masks import simplify_masks
-from litz.capture.specialize import is_symbolic, sizes_of, specialize, without_guards
+from litz.capture.specialize import (
+    depends_on_data,
+    is_symbolic,
+    sizes_of,
+    specialize,
+    without_guards,
+)
 from litz.ir.graph import Graph, NamedTensor, at_path
 from litz.trace import stage
 
@@ -59,6 +65,7 @@ __all__ = [
     "STATIC",
     "capture",
     "decompositions",
+    "depends_on_data",
     "devices_of",
     "is_symbolic",
     "parameters_of",

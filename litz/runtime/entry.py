@@ -44,6 +44,7 @@ from litz.ir.source import DeviceSource, Source
 from litz.runtime.asserts import (
     check_failed,
     known_infinities,
+    where,
 )
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
@@ -67,6 +68,8 @@ from litz.runtime.steps import (
 )
 from litz.runtime.wording import Wording
 
+# Namespaces of ops whose shapes and types are foretold by torch's own tested functions, or by us.
+TRUSTED = ("aten.", "mkldnn.", "prims.", "litz.")
 TANGENT = "tangents_"  # what AOTAutograd calls the gradients that a backward graph is given
 Segments = Sequence[Callable[[int], Any]]
 
@@ -319,9 +322,9 @@ class Entry(Wording):
         self.names["with_layout"], count = with_layout, product(buffer.shape)
         sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
-        laid_out = f"with_layout({source}, {sizes}, {strides}, {dtype})"
+        laid_out = f"with_layout({source}, {sizes}, {strides}, {dtype}, {where(step.origins)!r})"
         as_foretold = [f"{source}.stride() == {strides}"]
-        if step.binds or not step.target.startswith("aten."):
+        if step.binds or not step.target.startswith(TRUSTED):
             as_foretold += [f"{source}.shape == {sizes}", f"{source}.dtype is {dtype}"]
         if returns_alias(step):
             self.lines.append(f"{name} = {laid_out}")

@@ -59,9 +59,9 @@ LAUNCH = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p,
 )  # fmt: skip
 
-# Where an empty tensor begins: nothing may be read there, and `Bounds` sees to that.
-NOTHING = torch.zeros(64, dtype=torch.uint8)
-NOWHERE = NOTHING.data_ptr()
+# Where empty tensors begin: nothing may be read there, and `Bounds` sees to that. The interpreter
+# takes tensors at one address for one tensor.
+NOWHERE = torch.zeros(64, 64, dtype=torch.uint8)
 SIZES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp64": ctypes.c_double}
 
 
@@ -289,7 +289,7 @@ class Interpreted:
     def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
         count, given = len(kernel.pointers), len(kernel.pointers) + len(kernel.sizes)
         slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(count)]
-        addresses = [slot.value or NOWHERE for slot in slots]
+        addresses = [slot.value or NOWHERE[k].data_ptr() for k, slot in enumerate(slots)]
         kinds = zip(kernel.sizes, parameters[count:given], strict=True)
         sizes = [SIZES[kind].from_address(address).value for kind, address in kinds]
         for k in range(2):  # Triton's own parameters: memory for programs that need some
