@@ -12,10 +12,12 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 
+from litz.backend import litz
 from litz.errors import ScalarAssertion
 from tests.codegen.triton.apart import told
 from tests.dynamic.unbacked import PROGRAMS, Program, check
@@ -84,7 +86,8 @@ def refused(there: Any) -> list[Any]:
     with there.interpreting():
         check(call)
         try:
-            compiled = torch.compile(_sliced, backend="litz", options={"on_error": "raise"})
+            backend = partial(litz, options={"on_error": "raise"})
+            compiled = torch.compile(_sliced, backend=backend)
             with torch._dynamo.config.patch(capture_scalar_outputs=True):
                 for n in (3, 9, 3):
                     compiled(torch.ones(8), torch.tensor(n))
