@@ -19,6 +19,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 from litz.capture.foreach import foreach_decompositions
+from litz.ir.dtypes import BF16, F16
+from litz.ir.expr import const
 
 aten = torch.ops.aten
 
@@ -136,8 +138,25 @@ def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool =
     return aten.index_put(flat, places, source.reshape(-1), add).view(x.shape)
 
 
-# Ours: torch has no decomposition of these.
-OURS = {aten.index_reduce.default: _index_reduce, aten.put.default: _put}
+def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
+    """Both numbers in the type of the tensor; torch's decomposition takes integers through floats,
+    which do not hold them."""
+
+    def number(given: float) -> float:
+        half = {torch.float16: F16, torch.bfloat16: BF16}.get(x.dtype)
+        if half is not None:
+            return float(const(given, half).attr)
+        return given if x.dtype.is_floating_point else int(given)
+
+    return torch.where(x <= number(threshold), number(value), x)
+
+
+# Ours: torch has no decomposition of these, or one that gives other numbers than eager.
+OURS = {
+    aten.index_reduce.default: _index_reduce,
+    aten.put.default: _put,
+    aten.threshold.default: _threshold,
+}
 
 
 @cache

@@ -196,6 +196,8 @@ def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
 
 # What a program spells to change a type.
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
+# Differences that a program spells the other way round.
+REVERSED = ("aten.rsub.Scalar", "aten.rsub.Tensor")
 
 
 def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
@@ -217,6 +219,7 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     low.by_program = str(node.meta.get("original_aten") or node.target) in (
         str(node.target),
         *CASTS,
+        *REVERSED,
     )
     _check_supported(low, like)
     lowering = None if told.binds else rule_for(node.target)  # what tells sizes is asked for them

@@ -22,13 +22,39 @@ Scalar = Callable[..., Expr]
 
 
 def map_elements(
-    low: Lowering, like: torch.Tensor, function: Scalar, operands: list[Value], dtype: DType
-) -> View:
-    """result[p] = function(operand[p]...), operands converted to `dtype` first."""
+    low: Lowering, like: torch.Tensor, function: Scalar, operands: list[Value], dtype: DType,
+    rounds: bool = False,
+) -> View:  # fmt: skip
+    """result[p] = function(operand[p]...), operands converted to `dtype` first. If it `rounds`,
+    numbers become half types first, too: bfloat16(0.1) == 0.1 is true then."""
     kinds = [v.dtype.kind for v in operands if isinstance(v, View)] + [dtype.kind]
     if "x" in kinds or dtype_of(like.dtype).kind == "x":
         raise NotGenerated("a type that is not generated")
-    return low.pointwise(like, lambda p: function(*(element(v, p, dtype) for v in operands)))
+    # What torch takes an op apart into computes with numbers as that op's own kernel would.
+    rounds = rounds and dtype.is_half and low.by_program
+
+    def operand(value: Value, place: tuple[Expr, ...]) -> Expr:
+        found = element(value, place, dtype)
+        return _as_half(found, dtype) if rounds and is_number(value) else found
+
+    return low.pointwise(like, lambda p: function(*(operand(v, p) for v in operands)))
+
+
+def is_number(value: Value) -> bool:
+    """Whether an operand is one number, which may lie in a tensor of no dimensions."""
+    return not isinstance(value, View) or not value.shape
+
+
+def _as_half(value: Expr, dtype: DType) -> Expr:
+    if value.is_const:
+        return const(const(value.attr, dtype).attr, value.dtype)
+    return cast(cast(value, dtype), value.dtype)
+
+
+def rounds_numbers(low: Lowering) -> bool:
+    """Whether eager's sums and comparisons of half types round a number to the type of the tensor:
+    its kernels for the CPU do, those for a GPU compute with a float32."""
+    return low.target.kind == "cpu"
 
 
 def promoted(*operands: Value) -> DType:
@@ -236,7 +262,8 @@ def _lower_sum(
         scaled = b if alpha == 1 else arithmetic("mul", b, const(alpha, b.dtype))
         return arithmetic(op, a, scaled)
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype))
+    rounds = rounds_numbers(low)
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds)
 
 
 rule("add")(partial(_lower_sum, "add"))
@@ -246,7 +273,8 @@ COMPARISONS = {name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def _lower_comparison(op: str, low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
-    return map_elements(low, like, partial(apply, op), [x, y], promoted(x, y))
+    common, rounds = promoted(x, y), rounds_numbers(low)
+    return map_elements(low, like, partial(apply, op), [x, y], common, rounds)
 
 
 for _name, _op in COMPARISONS.items():
@@ -319,7 +347,7 @@ def _lower_remainder(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> V
     def function(a: Expr, b: Expr) -> Expr:
         return apply("remainder" if a.dtype.is_float else "mod", a, b)
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype))
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds=True)
 
 
 @rule("fmod")
@@ -329,7 +357,7 @@ def _lower_fmod(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
             return apply("fmod", a, b)
         return apply("sub", a, apply("mul", apply("truncdiv", a, b), b))
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype))
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds=True)
 
 
 # -- powers, choice, limits, casts -----------------------------------------------------------

@@ -138,7 +138,10 @@ _cast = InterpreterBuilder.cast_impl
 
 
 def _rounded_cast(self: Any, source: Any, to: Any) -> Any:
-    """To the nearest bf16, ties to even, as a GPU rounds; the interpreter cuts."""
+    """To the nearest bf16, ties to even, as a GPU rounds; the interpreter cuts, and it makes zeros
+    of the bf16 that are too small to be normal."""
+    if source.dtype.scalar == tl.bfloat16 and to.scalar == tl.float32:
+        return TensorHandle(_widened(source), tl.float32)
     if source.dtype.scalar != tl.float32 or to.scalar != tl.bfloat16:
         return _cast(self, source, to)
     bits = np.ascontiguousarray(source.data).view(np.uint32)
