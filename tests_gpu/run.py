@@ -97,6 +97,7 @@ def main(parts: list[str]) -> int:
 
     from litz.backend import litz
     from tests_gpu.checks import PARTS
+    from tests_gpu.constants import constants
     from tests_gpu.graphs import graphs
     from tests_gpu.memory import memory
     from tests_gpu.unbacked import unbacked
@@ -104,7 +105,8 @@ def main(parts: list[str]) -> int:
     if "litz" not in list_backends(None):  # the package lies here but is not installed
         register_backend(litz, "litz")
     results = Results()
-    known = {"graphs": graphs, "unbacked": unbacked, **PARTS, "memory": memory(path)}
+    known = {"graphs": graphs, "unbacked": unbacked, "constants": constants}
+    known |= {**PARTS, "memory": memory(path)}
     unknown = set(parts) - set(known)
     if unknown:
         print(f"no part {', '.join(sorted(unknown))}; there are {', '.join(known)}")
