@@ -20,6 +20,7 @@ from litz import config as settings
 from litz import requirements as requirements  # checked before what needs it is imported
 from litz.capture import (
     COMPILE_LOCK,
+    depends_on_data,
     devices_of,
     is_symbolic,
     parameters_of,
@@ -124,14 +125,19 @@ def _compiled_or_eager(
 def _for_all_sizes(
     module: torch.fx.GraphModule, kind: str, config: Config, notes: Explanation
 ) -> Callable[..., Any]:
-    """One compile for every size inside the guards; if that cannot be, one for each size."""
+    """One compile for every size inside the guards; if that cannot be, one for each size. Sizes
+    that data tells are not known when a call begins: then it is one compile, or eager."""
+    by_data = depends_on_data(module)
     try:
         recorded = config.triton.cudagraphs or config.triton.require_cudagraphs
-        if recorded and any(device.type != "cpu" for device in devices_of(module)):
+        if recorded and not by_data and any(d.type != "cpu" for d in devices_of(module)):
             raise SizeUnknown("of any tensor", "each size is a CUDA graph of its own")
         with COMPILE_LOCK, without_guards(module):
             compiled, report = compile_graph(module, kind, config)
     except Exception as error:
+        if by_data:
+            _refuse(error, kind, config, notes)
+            return _eager(module)
         expected = isinstance(error, SizeUnknown) or isinstance(error.__cause__, GUARDS)
         if config.on_error == "raise" and isinstance(error, InternalError) and not expected:
             raise
@@ -152,12 +158,12 @@ def _provide_unfolded(
         return
     plain = replace(config, cpp=replace(config.cpp, fold_channel_factors=False))
     made: list[Callable[..., Any]] = []
-    lock = threading.Lock()
 
     def unfolded(args: list[Any]) -> Any:
-        with lock:
-            if not made:
-                made.append(compile(plain, notes))
+        if not made:
+            with COMPILE_LOCK, without_modes():
+                if not made:
+                    made.append(compile(plain, notes))
         return made[0](args)
 
     compiled.unfolded = unfolded

@@ -120,6 +120,8 @@ def host_microseconds(run: Callable[[], Any], repeats: int = 300) -> float:
 
 
 def facts(results: Results) -> None:
+    """The machine, no compiler on its path, a first call, a number of the CPU."""
+
     def no_compiler() -> str:
         found = [c for c in ("gcc", "cc", "clang", "nvcc", "ptxas") if shutil.which(c)]
         assert not found, found
@@ -305,6 +307,7 @@ def _model(name: str, scale: Scale, dtype: torch.dtype, modes: tuple[str, ...]) 
 
 
 def models(results: Results) -> None:
+    """Models in bfloat16, by default and with CUDA graphs, and small ones in float32."""
     both = ("default", "reduce-overhead")
     for name, scale in SCALES.items():
         run = partial(_model, name, scale, torch.bfloat16, both)
@@ -316,6 +319,7 @@ def models(results: Results) -> None:
 
 
 def training(results: Results) -> None:
+    """Losses and gradients of six steps, by default and with CUDA graphs."""
     for name in ("gpt2", "vit", "unet"):
         for mode in ("default", "reduce-overhead"):
             results.check(f"train {name} {mode}", lambda n=name, m=mode: _trained(n, m))

@@ -141,6 +141,16 @@ def checked(path: str | None = None) -> str:
     return sanitized(command, path) if command is not None else guarded()
 
 
+def memory(path: str) -> Callable[[Any], None]:
+    """The part of `tests_gpu.run`; `path` is where tools are."""
+
+    def part(results: Any) -> None:
+        """Kernels of a sample of cases stay inside their memory."""
+        results.check("stays inside its memory", lambda: checked(path))
+
+    return part
+
+
 if __name__ == "__main__":
     words = sys.argv[1:]
     if "--plain" in words:

@@ -1,9 +1,10 @@
 """What only a GPU can show: `make test-gpu`, or `python -m tests_gpu.run [PART ...]`.
 
 In: a machine with a GPU, torch with CUDA and Triton; a PATH without a compiler, which is made here.
-Out: a line a check, the first failures of each kind in full, a summary, and status 1 if anything
-failed. It goes on after failures and stops by itself after `BUDGET` seconds. Parts: facts, ops,
-dtypes, sizes, graphs, launch, models, training, memory.
+Out: a line a check that has something to say, the first failures of each kind in full, what each
+part covered, a summary, and status 1 if anything failed. It goes on after failures and stops by
+itself after `BUDGET` seconds. Parts: graphs, unbacked, constants, facts, launch, sizes, ops,
+models, training, dtypes, memory.
 """
 
 from __future__ import annotations
@@ -69,6 +70,18 @@ class Results:
             self.kinds.add(kind)
             print("".join(traceback.format_exception(error))[-3500:], flush=True)
 
+    def part(self, name: str, run: Callable[[Results], None]) -> None:
+        """Run one part, and say what it covered."""
+        print(f"-- {name}", flush=True)
+        start, before = time.monotonic(), (self.passed, len(self.failed), len(self.skipped))
+        run(self)
+        now = self.passed, len(self.failed), len(self.skipped)
+        passed, failed, skipped = (a - b for a, b in zip(now, before, strict=True))
+        took = time.monotonic() - start
+        covered = " ".join((run.__doc__ or "").split("\n\n")[0].split())
+        counts = f"{passed} passed, {failed} failed, {skipped} not reached, {took:.0f} s"
+        print(f"-- {name}: {counts}. {covered}", flush=True)
+
     def summary(self) -> int:
         print(f"\n{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} not reached")
         for name, text in self.failed.items():
@@ -84,17 +97,22 @@ def main(parts: list[str]) -> int:
 
     from litz.backend import litz
     from tests_gpu.checks import PARTS
+    from tests_gpu.constants import constants
     from tests_gpu.graphs import graphs
-    from tests_gpu.memory import checked
+    from tests_gpu.memory import memory
+    from tests_gpu.unbacked import unbacked
 
     if "litz" not in list_backends(None):  # the package lies here but is not installed
         register_backend(litz, "litz")
     results = Results()
-    memory = {"memory": lambda r: r.check("stays inside its memory", lambda: checked(path))}
-    known = {"graphs": graphs, **PARTS, **memory}
+    known = {"graphs": graphs, "unbacked": unbacked, "constants": constants}
+    known |= {**PARTS, "memory": memory(path)}
+    unknown = set(parts) - set(known)
+    if unknown:
+        print(f"no part {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        return 2
     for name in parts or known:
-        print(f"-- {name}", flush=True)
-        known[name](results)
+        results.part(name, known[name])
     return results.summary()
 
 

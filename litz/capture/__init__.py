@@ -18,7 +18,13 @@ from litz.capture.autograd import COMPILE_LOCK, STATIC, parameters_of, through_a
 from litz.capture.beside import called_beside
 from litz.capture.decompositions import decompositions
 from litz.capture.masks import simplify_masks
-from litz.capture.specialize import is_symbolic, sizes_of, specialize, without_guards
+from litz.capture.specialize import (
+    depends_on_data,
+    is_symbolic,
+    sizes_of,
+    specialize,
+    without_guards,
+)
 from litz.ir.graph import Graph, NamedTensor, at_path
 from litz.trace import stage
 
@@ -62,6 +68,7 @@ __all__ = [
     "called_beside",
     "capture",
     "decompositions",
+    "depends_on_data",
     "devices_of",
     "is_symbolic",
     "parameters_of",

@@ -7,15 +7,20 @@ are loops (softmax, norms, activations), without those that a kernel or ATen doe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import decompositions as torch_decompositions
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 from litz.capture.foreach import foreach_decompositions
+from litz.ir.dtypes import BF16, F16
+from litz.ir.expr import const
 
 aten = torch.ops.aten
 
@@ -79,6 +84,8 @@ KEPT_WHOLE = (
 )
 
 
+# What eager gives of nothing is nothing.
+MAYBE_OF_NOTHING = (aten._softmax.default, aten._log_softmax.default)
 # Eager gives these in the type of their first operand, where torch's decompositions promote.
 IN_FIRST_TYPE = (aten.huber_loss.default, aten.soft_margin_loss.default)
 
@@ -87,6 +94,21 @@ def _in_first_type(
     decomposition: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
     return decomposition(first, *args, **kwargs).to(first.dtype)
+
+
+def _of_maybe_nothing(
+    decomposition: Callable[..., Any], x: torch.Tensor, dim: int, half_to_float: bool
+) -> torch.Tensor:
+    """A softmax along a dimension that data may leave empty. There is no maximum of nothing, and
+    torch before 2.13 takes it for granted that there is one: so a row gets one element more, which
+    weighs nothing."""
+    if not x.dim() or statically_known_true(x.shape[dim] > 0):
+        return decomposition(x, dim, half_to_float)  # type: ignore[no-any-return]
+    shape = list(x.shape)
+    shape[dim] = 1
+    longer = torch.cat([x, x.new_full(shape, -math.inf)], dim)
+    found = decomposition(longer, dim, half_to_float)
+    return found.narrow(dim, 0, x.shape[dim]).contiguous()  # type: ignore[no-any-return]
 
 
 def _cloned(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -116,8 +138,25 @@ def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool =
     return aten.index_put(flat, places, source.reshape(-1), add).view(x.shape)
 
 
-# Ours: torch has no decomposition of these.
-OURS = {aten.index_reduce.default: _index_reduce, aten.put.default: _put}
+def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
+    """Both numbers in the type of the tensor; torch's decomposition takes integers through floats,
+    which do not hold them."""
+
+    def number(given: float) -> float:
+        half = {torch.float16: F16, torch.bfloat16: BF16}.get(x.dtype)
+        if half is not None:
+            return float(const(given, half).attr)
+        return given if x.dtype.is_floating_point else int(given)
+
+    return torch.where(x <= number(threshold), number(value), x)
+
+
+# Ours: torch has no decomposition of these, or one that gives other numbers than eager.
+OURS = {
+    aten.index_reduce.default: _index_reduce,
+    aten.put.default: _put,
+    aten.threshold.default: _threshold,
+}
 
 
 @cache
@@ -133,6 +172,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(foreach_decompositions())
     for overload in IN_FIRST_TYPE:
         table[overload] = partial(_in_first_type, table[overload])
+    if not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax"):  # before 2.13
+        for overload in MAYBE_OF_NOTHING:
+            table[overload] = partial(_of_maybe_nothing, table[overload])
     for packet in KEPT_WHOLE:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)

@@ -15,6 +15,7 @@ import torch
 import torch.fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from litz.errors import SizeUnknown, UnsupportedOp
 from litz.ir.graph import at_path, origin_of
@@ -28,6 +29,15 @@ def is_symbolic(module: torch.fx.GraphModule) -> bool:
     told = any(n.meta.get("unbacked_bindings") for n in nodes)
     return told or any(
         isinstance(n.meta.get("val"), SYMBOLIC) for n in nodes if n.op == "placeholder"
+    )
+
+
+def depends_on_data(module: torch.fx.GraphModule) -> bool:
+    """Whether a size of the graph is one that only data tells, here or in the graph before it."""
+    nodes = module.graph.nodes
+    values = (n.meta.get("val") for n in nodes if n.op == "placeholder")
+    return any(n.meta.get("unbacked_bindings") for n in nodes) or any(
+        free_unbacked_symbols(v) for v in values if isinstance(v, (torch.Tensor, *SYMBOLIC))
     )
 
 

@@ -79,11 +79,11 @@ class ValueRefused(UserError, RuntimeError):
 class ScalarAssertion(UserError, RuntimeError):
     """A size or a number that only data tells is not as the program says it is.
 
-    The program says so by `torch._check`, whose message the text begins with, or torch found that
-    it must be so for the rest of the program to be right: the slice `x[:n]` needs `n <= len(x)`.
-    Eager raises a RuntimeError there or a little later. Mend the data, or the program;
-    `scalar_asserts=False` removes these checks, and what then happens to a size that does not fit
-    is not defined.
+    The program says so by `torch._check`, whose message the text begins with, or by a custom op's
+    fake kernel, or torch found that it must be so: the slice `x[:n]` needs `n <= len(x)`. Eager
+    raises a RuntimeError there or a little later. Mend the data, or the program;
+    `scalar_asserts=False` removes checks of numbers, and what then happens to a size that does not
+    fit is not defined.
     """
 
     def __init__(self, message: str, where: str) -> None:

@@ -130,12 +130,22 @@ def const(value: bool | int | float, dtype: DType) -> Expr:
     if dtype is BOOL:
         value = bool(value)
     elif dtype.is_float:
-        value = _rounded(float(value), dtype)
+        value = _rounded(_as_double(value) if dtype is not F64 else float(value), dtype)
     else:
         value = int(value) & ((1 << dtype.bits) - 1)
         if dtype.kind == "i" and value >> (dtype.bits - 1):
             value -= 1 << dtype.bits
     return _node("const", (), value, dtype)
+
+
+def _as_double(value: bool | int | float) -> float:
+    """A double that rounds to any shorter float as the number itself does. An integer of more than
+    53 bits lies between two doubles: the one whose last bit is set is no tie of a shorter type."""
+    near = float(value)
+    if not isinstance(value, int) or near == value:  # Python compares them exactly
+        return near
+    other = math.nextafter(near, math.inf if value > near else -math.inf)
+    return near if struct.pack("<d", near)[0] & 1 else other
 
 
 def _rounded(value: float, dtype: DType) -> float:

@@ -52,8 +52,8 @@ from litz.lower import (
     special,
     view,
 )
-from litz.lower.bindings import bindings_of
-from litz.lower.extern import lower_extern, lower_update
+from litz.lower.bindings import Unchecked, asserted, told_by
+from litz.lower.extern import lower_check, lower_extern, lower_update
 from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
@@ -91,6 +91,7 @@ def lower(
     """Lower every node in order."""
     low = Lowering(config, target, choices)
     low.lower_node = _lower_call
+    low.unchecked = Unchecked(asserted(graph.nodes))
     spelt = find_spelt(graph.nodes)
     inside = {n for found in spelt.values() for n in found.nodes}
     known: dict[torch.fx.Node, Any] = {}
@@ -195,6 +196,8 @@ def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
 
 # What a program spells to change a type.
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
+# Differences that a program spells the other way round.
+REVERSED = ("aten.rsub.Scalar", "aten.rsub.Tensor")
 
 
 def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
@@ -206,18 +209,18 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if str(node.target) in CHECKS and not low.config.scalar_asserts:
         return None
     like = node.meta.get("val")
-    binds = tuple(b for b in bindings_of(node) if b.symbol not in low.told)
-    low.told.update(b.symbol for b in binds)
-    if isinstance(like, SYMBOLIC) and not binds:
+    told = told_by(node, low.told)
+    low.told.update(b.symbol for b in told.binds)
+    if isinstance(like, SYMBOLIC) and not told.binds:
         return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
     low.rounds = bool(node.meta.get(ROUNDED))
     low.by_element = node.target in TEMPLATES and _is_by_element(node)
     low.asked = str(node.meta.get("original_aten") or node.target)
-    low.by_program = low.asked in (str(node.target), *CASTS)
+    low.by_program = low.asked in (str(node.target), *CASTS, *REVERSED)
     _check_supported(low, like)
-    lowering = None if binds else rule_for(node.target)  # what tells sizes is asked for them
+    lowering = None if told.binds else rule_for(node.target)  # what tells sizes is asked for them
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
         if not is_view and _is_empty(like):  # there is nothing to compute
@@ -243,7 +246,12 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
     low.used = used  # a rule that gave up may have lowered other nodes
-    return lower_extern(low, node.target, like, args, kwargs, binds)
+    results = lower_extern(low, node.target, like, args, kwargs, told.binds)
+    if low.config.scalar_asserts:
+        low.unchecked.add(told.believed)
+        for condition in low.unchecked.ready(low.told):
+            lower_check(low, condition)
+    return results
 
 
 def _is_by_element(node: torch.fx.Node) -> bool:

@@ -25,6 +25,14 @@ WRITES_INTO = frozenset(
         torch.ops.aten.baddbmm.default,
     }
 )
+# Ops whose results are values, and integers about them.
+GIVES_INDICES = frozenset(
+    {
+        torch.ops.aten._unique2.default,
+        torch.ops.aten.unique_dim.default,
+        torch.ops.aten.unique_consecutive.default,
+    }
+)
 
 
 def lower_extern(
@@ -41,6 +49,7 @@ def lower_extern(
     results = [like] if single else list(like or ())  # an assertion returns nothing
     if not all(r is None or isinstance(r, (torch.Tensor, int, *SYMBOLIC)) for r in results):
         raise low.unsupported("it returns something that is not a tensor")
+    _check_indices(low, target, results)
     # Of several results, those that nothing reads may be missing at run time.
     outputs = tuple(
         low.buffer(r) if isinstance(r, torch.Tensor) and (single or k in low.used) else None
@@ -73,6 +82,23 @@ def lower_update(low: Lowering, target: View, source: View) -> View:
     call = Extern("aten.copy_.default", args, (), (None,), True, mutates=(target.buffer,))
     low.body.append(replace(call, origins=(low.origin,)))
     return target
+
+
+def _check_indices(low: Lowering, target: Any, results: list[Any]) -> None:
+    """Places and counts are integers, which torch before 2.13 foretells in the type of the values:
+    all that reads them would be compiled for that."""
+    if target in GIVES_INDICES and any(
+        k in low.used and isinstance(r, torch.Tensor) and r.dtype is not torch.int64
+        for k, r in enumerate(results[1:], 1)
+    ):
+        raise low.unsupported("torch foretells another type of its indices than it gives")
+
+
+def lower_check(low: Lowering, condition: Expr) -> None:
+    """Append a check of what torch takes for granted of a size that data tells."""
+    message = f"torch compiled this program for {condition} alone"
+    check = Extern("aten._assert_scalar.default", (condition, message), (), (), single=False)
+    low.body.append(replace(check, origins=(low.origin,)))
 
 
 def qualified_name(target: Any) -> str:

@@ -24,22 +24,38 @@ Scalar = Callable[..., Expr]
 
 def map_elements(
     low: Lowering, like: torch.Tensor, function: Scalar, operands: list[Value], dtype: DType,
-    exact: bool = False,
+    rounds: bool = False,
 ) -> View:  # fmt: skip
-    """result[p] = function(operand[p]...), operands converted to `dtype` first. A number beside a
-    half is computed with as it is, but where the function jumps it is rounded, as eager does: 0.1
-    is not equal to any bf16, and eager compares with the nearest (`exact`)."""
+    """result[p] = function(operand[p]...), operands converted to `dtype` first. If it `rounds`,
+    numbers become half types first, too: bfloat16(0.1) == 0.1 is true then."""
     kinds = [v.dtype.kind for v in operands if isinstance(v, View)] + [dtype.kind]
     if "x" in kinds or dtype_of(like.dtype).kind == "x":
         raise NotGenerated("a type that is not generated")
+    # What torch takes an op apart into computes with numbers as that op's own kernel would.
+    rounds = rounds and dtype.is_half and low.by_program
 
-    def value(p: tuple[Expr, ...]) -> Expr:
-        given = [element(v, p, dtype) for v in operands]
-        if exact and dtype.is_half:
-            given = [cast(cast(g, dtype), dtype.compute) for g in given]
-        return function(*given)
+    def operand(value: Value, place: tuple[Expr, ...]) -> Expr:
+        found = element(value, place, dtype)
+        return _as_half(found, dtype) if rounds and is_number(value) else found
 
-    return low.pointwise(like, value)
+    return low.pointwise(like, lambda p: function(*(operand(v, p) for v in operands)))
+
+
+def is_number(value: Value) -> bool:
+    """Whether an operand is one number, which may lie in a tensor of no dimensions."""
+    return not isinstance(value, View) or not value.shape
+
+
+def _as_half(value: Expr, dtype: DType) -> Expr:
+    if value.is_const:
+        return const(const(value.attr, dtype).attr, value.dtype)
+    return cast(cast(value, dtype), value.dtype)
+
+
+def rounds_numbers(low: Lowering) -> bool:
+    """Whether eager's sums and comparisons of half types round a number to the type of the tensor:
+    its kernels for the CPU do, those for a GPU compute with a float32."""
+    return low.target.kind == "cpu"
 
 
 def promoted(*operands: Value) -> DType:
@@ -247,7 +263,8 @@ def _lower_sum(
         scaled = b if alpha == 1 else arithmetic("mul", b, const(alpha, b.dtype))
         return arithmetic(op, a, scaled)
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype))
+    rounds = rounds_numbers(low)
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds)
 
 
 rule("add")(partial(_lower_sum, "add"))
@@ -257,7 +274,8 @@ COMPARISONS = {name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def _lower_comparison(op: str, low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
-    return map_elements(low, like, partial(apply, op), [x, y], promoted(x, y), exact=True)
+    common, rounds = promoted(x, y), rounds_numbers(low)
+    return map_elements(low, like, partial(apply, op), [x, y], common, rounds)
 
 
 for _name, _op in COMPARISONS.items():
@@ -334,7 +352,7 @@ def _lower_remainder(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> V
             return apply("remainder", a, b)
         return apply("mod", a, checked_divisor(low, b))
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), exact=True)
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds=True)
 
 
 @rule("fmod")
@@ -345,7 +363,7 @@ def _lower_fmod(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
         b = checked_divisor(low, b)
         return apply("sub", a, apply("mul", apply("truncdiv", a, b), b))
 
-    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), exact=True)
+    return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds=True)
 
 
 # -- powers, choice, limits, casts -----------------------------------------------------------

@@ -79,8 +79,12 @@ def symbol_times(environment: Any, symbol: Any) -> tuple[Expr | None, int]:
 
 def truth_of(value: torch.SymBool | torch.SymFloat) -> Expr:
     """A truth or a float as torch expresses it."""
-    environment = value.node.shape_env
-    return _converted(value.node.expr, environment, _KNOWN.setdefault(environment, {}))
+    return of_sympy(value.node.expr, value.node.shape_env)
+
+
+def of_sympy(expr: Any, environment: Any) -> Expr:
+    """A truth or a number that sympy expresses."""
+    return _converted(expr, environment, _KNOWN.setdefault(environment, {}))
 
 
 def strides(values: Sequence[Any]) -> tuple[Expr, ...]:

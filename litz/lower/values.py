@@ -24,6 +24,7 @@ from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitut
 from litz.ir.index import ONE, ZERO, product, row_major, simplify
 from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
 from litz.ir.sizes import at_least, difference
+from litz.lower.bindings import Unchecked
 from litz.lower.registry import NotGenerated
 from litz.lower.symbols import size_of, sizes, strides
 from litz.target import Target
@@ -116,6 +117,7 @@ class Lowering:
         self._sites: dict[tuple[str, tuple[Expr, ...], str], Site] = {}
         self.decisions: list[Decision] = []
         self.told: set[Expr] = set()  # sizes that arguments show, or calls so far
+        self.unchecked = Unchecked(set())  # what is believed of them
         # Offset of each base buffer inside its storage as the fake tensor saw it.
         self.base_offset: dict[Buffer, Expr] = {}
         self._count = 0

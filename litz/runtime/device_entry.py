@@ -31,7 +31,7 @@ from litz.ir.source import ARENA, STREAM, DeviceSource
 from litz.runtime.counters import Counters
 from litz.runtime.entry import NAMED, Entry, Segments
 from litz.runtime.launches import Launches
-from litz.runtime.numbers import local_name, number_text, tuple_text
+from litz.runtime.numbers import local_name, number_text, table_text, tuple_text
 from litz.runtime.poison import with_poison
 from litz.runtime.steps import torch_dtype
 
@@ -84,6 +84,8 @@ class DeviceEntry(Entry):
         for buffer in self.workspaces:
             if buffer.name in self.counters:
                 self._count(buffer)
+            elif self.late.concerns(*buffer.shape):
+                self.late.outputs.append(buffer)
             else:
                 self._allocate(buffer, "w")
         self._body()
@@ -131,7 +133,8 @@ class DeviceEntry(Entry):
         lines.append(f"{''.join(f'{local_name(s)}, ' for s in self.symbols)} = sizes")
         lines.append("table = space.table")
         for name, value in self.source.computed.items():
-            lines.append(f"table[{layout[name]}] = {number_text(value)}")
+            if not self.late.concerns(value):
+                lines.append(f"table[{layout[name]}] = {table_text(value)}")
         places: dict[Expr, str] = {}
         lines.append("end = 0")
         for k, (unit, size) in enumerate(self.plan.regions):

@@ -64,7 +64,6 @@ class DeviceGraph:
         segments = [self._segment(s, native) for s, native in self.native.items()]
         entry = DeviceEntry(plan, source, segments, constants, device, config)
         self.text = entry.text()
-        self.free: list[Table] = []
         self.call = self.written(self.text, entry.names)
         self._boxed_call = True
 
@@ -85,9 +84,11 @@ class DeviceGraph:
         return self.call(args)
 
     def written(self, text: str, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
-        """The function of an entry's text."""
+        """The function of an entry's text. Its tables are its own: what sizes one is fitted to
+        means nothing to another part of the graph."""
+        free: list[Table] = []
         scope = {
-            **names, "take": self.free.pop, "give_back": self.free.append,
+            **names, "take": free.pop, "give_back": free.append,
             "new_space": self._new_table, "check": self.check, "forget": self._forget,
             "flag": self._flag, "failed": self._failed, "current": self.device.current,
             "elsewhere": self.device.elsewhere,

@@ -61,6 +61,7 @@ from litz.runtime.numbers import (
     number_text,
     source_of,
     symbols_of,
+    table_text,
     tuple_text,
 )
 from litz.runtime.poison import guarded, look_behind, look_between, poisoned, taken, taken_text
@@ -75,6 +76,8 @@ from litz.runtime.wording import Wording
 # An error of an ATen call says which op and line it is about.
 NAMED = ("except BaseException as error:", "    name_op(error)")
 ENTRY = "<litz entry>"
+# Namespaces of ops whose shapes and types are foretold by torch's own tested functions, or by us.
+TRUSTED = ("aten.", "mkldnn.", "prims.", "litz.")
 TANGENT = "tangents_"  # what AOTAutograd calls the gradients that a backward graph is given
 Segments = Sequence[Callable[[int], Any]]
 
@@ -113,9 +116,9 @@ class Entry(Wording):
         self.late = LateSizes(self.graph.bound)
         symbols = symbols_of(plan, source.computed.values())
         self.symbols = [s for s in symbols if not self.late.concerns(s)]
-        if isinstance(source, Source) and self.graph.bound:
+        if symbols:
+            self.names["float_bits"] = float_bits
             self.late.await_numbers(symbols, source.computed, source.layout)
-            self.names |= {"float_bits": float_bits, "check_failed": check_failed}
         self.lines: list[str] = []
         self.shown = Counter(shown)
         self.laid = laid_out_as_shown(plan) if self.thrifty else {}
@@ -317,7 +320,7 @@ class Entry(Wording):
         self._allocate(buffer, "t")
 
     def _allocate_told(self) -> None:
-        """Outputs whose sizes are known and checked by now."""
+        """Outputs and workspaces whose sizes are known and checked by now."""
         for buffer in self.late.ready():
             self._allocate(buffer, "y")
 
@@ -346,6 +349,7 @@ class Entry(Wording):
 
     def _extern(self, step: Extern) -> None:
         if step.checks:
+            self.names["check_failed"] = check_failed
             self.lines += filter(None, [check_line(step)])
             return
         op = self._name("op", op_of(step))
@@ -372,21 +376,24 @@ class Entry(Wording):
         self.lines.append("del result")
 
     def _keep(self, step: Extern, buffer: Buffer | None, source: str) -> None:
-        """Name an op's result; the kernels know the strides that torch foretold for it."""
+        """Name an op's result; the kernels know the strides that torch foretold for it. Of what
+        hangs on data, and of what others wrote, shape and type are looked at, too."""
         if buffer is None:
             return
         self.local[buffer.name] = name = f"t{len(self.local)}"
         self.names["with_layout"], count = with_layout, product(buffer.shape)
         sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
-        laid_out = f"with_layout({source}, {sizes}, {strides})"
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        laid_out = f"with_layout({source}, {sizes}, {strides}, {dtype}, {where(step.origins)!r})"
+        as_foretold = [f"{source}.stride() == {strides}"]
+        if step.binds or not step.target.startswith(TRUSTED):
+            as_foretold += [f"{source}.shape == {sizes}", f"{source}.dtype is {dtype}"]
         if returns_alias(step):
             self.lines.append(f"{name} = {laid_out}")
-        elif count.is_const and count.number <= 1:
+        elif count.is_const and count.number <= 1 and len(as_foretold) == 1:
             self.lines.append(f"{name} = {source}")
         else:
-            self.lines.append(
-                f"{name} = {source} if {source}.stride() == {strides} else {laid_out}"
-            )
+            self.lines.append(f"{name} = {source} if {' and '.join(as_foretold)} else {laid_out}")
         self._point(buffer.name)
 
 
@@ -465,7 +472,7 @@ def resize_text(entry: Entry) -> str:
     ]
     for name, value in source.computed.items():
         if not entry.late.concerns(value):
-            lines.append(f"table[{source.layout[name]}] = {number_text(value)}")
+            lines.append(f"table[{source.layout[name]}] = {table_text(value)}")
     places = {}
     lines.append("end = 0")
     for k, (unit, size) in enumerate(plan.regions):

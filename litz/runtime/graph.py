@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from litz.config import Config
+from litz.errors import InternalError
 from litz.ir.checks import error_of
 from litz.ir.graph import NamedTensor
 from litz.ir.program import Plan
@@ -58,7 +59,7 @@ class CompiledGraph:
     def _written(self, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
         scope = {
             **names, "take": self.free.pop, "give_back": self.free.append,
-            "new_space": self._new_space, "fail": _fail, "mismatch": mismatch,
+            "new_space": self._new_space, "fail": self._fail, "mismatch": mismatch,
             "give_arena": IDLE.append, "forget": self._forget,
         }  # fmt: skip
         if self.held is not None:

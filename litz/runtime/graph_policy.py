@@ -19,6 +19,7 @@ import torch
 from litz.config import Config
 from litz.errors import CudaGraphsRefused
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Origin, ViewArg, read, written
+from litz.ir.sizes import roots, used_in
 from litz.runtime.launches import FEWEST
 from litz.runtime.steps import op_of
 
@@ -96,7 +97,9 @@ class Policy:
 def policy_of(graph: KernelGraph, device: str, config: Config) -> Policy:
     """What is recorded, and what is in the way of more."""
     asked = config.triton.cudagraphs or config.triton.require_cudagraphs
-    everywhere = (*_in_config(config), *_in_kernels(graph, device), *_in_nothing(graph))
+    everywhere = (
+        *_in_config(config), *_in_kernels(graph, device), *_in_nothing(graph), *_in_inputs(graph),
+    )  # fmt: skip
     cuts = _cuts(graph, device)
     skips = (*everywhere, *cuts.values())
     parts = tuple(_parts(len(graph.body), cuts)) if asked and not everywhere else ()
@@ -143,6 +146,14 @@ def _in_nothing(graph: KernelGraph) -> Iterator[Skip]:
         yield Skip("there is no work in it")
 
 
+def _in_inputs(graph: KernelGraph) -> Iterator[Skip]:
+    """A recording is for one size of each input."""
+    sizes = roots(*(n for i in graph.inputs for n in (i.shape if isinstance(i, Buffer) else [i])))
+    if sizes:
+        names = ", ".join(sorted(str(n) for n in sizes))
+        yield Skip(f"its inputs change in size ({names})")
+
+
 def _in_kernels(graph: KernelGraph, device: str) -> Iterator[Skip]:
     """Kernels run between calls in one piece: one that cannot be recorded stops all of them."""
     for step in graph.kernels:
@@ -162,7 +173,31 @@ def _cuts(graph: KernelGraph, device: str) -> dict[int, Skip]:
             why = _in_extern(step, away)
             if why is not None:
                 found[place] = Skip(why, step.origins[0] if step.origins else None)
+    sized = _sized_by_data(graph) if graph.bound else {}
+    return dict(sorted({**sized, **found}.items()))
+
+
+def _sized_by_data(graph: KernelGraph) -> dict[int, Skip]:
+    """Steps that work on sizes which data tells, by their place. A run of kernels is launched as
+    one: where one of them does, none is recorded."""
+    found: dict[int, Skip] = {}
+    for run in _neighbours(graph):
+        sizes = {n for k in run for n in used_in(graph.body[k])} & graph.bound
+        names = ", ".join(sorted(map(str, sizes)))
+        found |= {k: Skip(f"only data tells {names}, which steps work on") for k in run if sizes}
     return found
+
+
+def _neighbours(graph: KernelGraph) -> Iterator[list[int]]:
+    """The places of kernels that are launched together; a call is alone."""
+    run: list[int] = []
+    for place, step in enumerate(graph.body):
+        if isinstance(step, Kernel):
+            run.append(place)
+            continue
+        yield from filter(None, (run, [place]))
+        run = []
+    yield run
 
 
 def _in_extern(step: Extern, away: list[Buffer]) -> str | None:
@@ -174,7 +209,8 @@ def _in_extern(step: Extern, away: list[Buffer]) -> str | None:
     if name in WAITING:
         return f"{step.target} waits for the GPU"
     tags = getattr(op_of(step), "tags", ())
-    if torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags:
+    dependent = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
+    if step.binds or any(tag in tags for tag in dependent):
         return f"the size of what {step.target} gives depends on data"
     if torch.Tag.cudagraph_unsafe in tags:
         return f"{step.target} is marked as unsafe for CUDA graphs"

@@ -31,7 +31,8 @@ class LateSizes:
         self.told: frozenset[Expr] = frozenset()
         self.made: list[Expr] = []  # sizes that are made of others
         self.entries: dict[int, Expr] = {}
-        self.outputs: list[Buffer] = []  # that are allocated as soon as their size is known
+        # Outputs and workspaces, which are allocated as soon as their size is known.
+        self.outputs: list[Buffer] = []
 
     def await_numbers(
         self, symbols: Iterable[Expr], computed: Mapping[str, Expr], layout: Mapping[str, int]
@@ -47,19 +48,24 @@ class LateSizes:
     def told_lines(self, step: Extern, result: str, operand: str) -> list[str]:
         """Name the sizes that a result tells, and all numbers that follow from them."""
         lines = [f"{local_name(b.symbol)} = {told_text(b, result, operand)}" for b in step.binds]
-        before, self.told = self.told, self.told.union(b.symbol for b in step.binds)
-
-        def follows(value: Expr) -> bool:
-            needed = self.bound & roots(value)
-            return needed <= self.told and not needed <= before
-
-        made = filter(follows, self.made)
-        lines += [f"{local_name(s)} = {number_text(s.args[0])}" for s in made]
-        numbers = [(entry, value) for entry, value in self.entries.items() if follows(value)]
+        before = self.told
+        lines += self.named_lines([b.symbol for b in step.binds])
+        numbers = [(k, value) for k, value in self.entries.items() if self._follows(value, before)]
         return lines + [f"table[{entry}] = {table_text(value)}" for entry, value in numbers]
 
+    def named_lines(self, symbols: Iterable[Expr]) -> list[str]:
+        """Name the sizes that are made of some that are known from here on."""
+        before, self.told = self.told, self.told.union(symbols)
+        made = [s for s in self.made if self._follows(s, before)]
+        return [f"{local_name(s)} = {number_text(s.args[0])}" for s in made]
+
+    def _follows(self, value: Expr, before: frozenset[Expr]) -> bool:
+        """Whether a number can be computed now, and could not before."""
+        needed = self.bound & roots(value)
+        return needed <= self.told and not needed <= before
+
     def ready(self) -> list[Buffer]:
-        """Outputs whose sizes are known by now, once each."""
+        """Outputs and workspaces whose sizes are known by now, once each."""
         found = [b for b in self.outputs if (of_buffer(b) & self.bound) <= self.told]
         self.outputs = [b for b in self.outputs if b not in found]
         return found

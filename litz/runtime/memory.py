@@ -17,7 +17,7 @@ import torch
 from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[attr-defined]
 from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret  # type: ignore[attr-defined]
 
-from litz.errors import InternalError
+from litz.errors import ScalarAssertion
 from litz.ir.program import Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_RECORD
 from litz.runtime.modes import without_modes
@@ -165,12 +165,13 @@ def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
 
 
 def with_layout(
-    result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]
-) -> torch.Tensor:
+    result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype,
+    op: str,
+) -> torch.Tensor:  # fmt: skip
     """An op's result with the strides the kernels were compiled for, and memory of its own."""
-    if result.shape != shape:  # torch told another one, and all that follows was compiled for that
-        told = f"an ATen call gave the shape {tuple(result.shape)}, where torch foretold {shape}"
-        raise InternalError(told)
+    if result.shape != shape or result.dtype is not dtype:
+        got = f"{result.dtype} of shape {tuple(result.shape)}"
+        raise ScalarAssertion(f"it gave {got}, where torch foretold {dtype} of shape {shape}", op)
     made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
     return made.copy_(result)
 

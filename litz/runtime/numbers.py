@@ -7,6 +7,7 @@ call's own argument or `x3.shape[1]`.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -31,7 +32,8 @@ def local_name(symbol: Expr) -> str:
 def number_text(value: Expr) -> str:
     """A number that follows from sizes, as Python."""
     if value.is_const:
-        return repr(value.attr)
+        text = repr(value.attr)
+        return text if math.isfinite(value.attr) else f"float({text!r})"
     if value.op == "size":
         return local_name(value)
     args = [number_text(a) for a in value.args]
@@ -48,7 +50,7 @@ def number_text(value: Expr) -> str:
     if value.op in ("floor", "ceil"):
         return f"float(math_{value.op}({args[0]}))"
     if value.op in ("sqrt", "pow"):
-        return f"({args[0]} ** {args[1] if value.op == 'pow' else 0.5})"
+        return f"(({args[0]}) ** {args[1] if value.op == 'pow' else 0.5})"
     raise SizeUnknown(str(value), f"{value.op} has no form in the text of a call")
 
 

@@ -4,7 +4,8 @@ In: a device graph and the parts that its policy cut it into. Out: a callable th
 order. Each part is a small plan of its own over the same kernels: it is given the tensors that it
 reads from outside and gives those that are needed later. Intermediates inside the arena stay where
 they are, since all parts share one that never moves; so do the results that a recording gives to a
-later one. For `y = softmax(x).cpu().to(x.device); return y * 2 + x.sum()`:
+later one. A size that data tells is a number that one part gives to those behind it, none of which
+is recorded. For `y = softmax(x).cpu().to(x.device); return y * 2 + x.sum()`:
 
     def call(args):
         ...
@@ -21,13 +22,25 @@ from typing import Any
 
 import torch
 
+from litz.ir.expr import Expr
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Kernel, KernelGraph, Output, Plan, ViewArg, read, written
+from litz.ir.program import (
+    Buffer,
+    Extern,
+    Kernel,
+    KernelGraph,
+    Output,
+    Plan,
+    ViewArg,
+    read,
+    written,
+)
+from litz.ir.sizes import roots, sizes_of, used_in
 from litz.ir.source import DeviceSource
 from litz.runtime.cudagraphs import Call, Replayed, positions_written
 from litz.runtime.device_entry import DeviceEntry
 from litz.runtime.graph_policy import Part
-from litz.runtime.numbers import tuple_text
+from litz.runtime.numbers import local_name, tuple_text
 from litz.runtime.steps import torch_dtype
 
 
@@ -47,10 +60,21 @@ class Piece:
         return tuple(b for b in self.plan.graph.inputs if isinstance(b, Buffer))
 
     @property
+    def sizes(self) -> tuple[Expr, ...]:
+        """The sizes that it is given before the tensors: earlier parts were told them."""
+        return tuple(n for n in self.plan.graph.inputs if isinstance(n, Expr))
+
+    @property
     def gives(self) -> tuple[Buffer, ...]:
         """The tensors that it gives."""
         values = (o.value for o in self.plan.graph.outputs)
         return tuple(v.buffer for v in values if isinstance(v, ViewArg))
+
+    @property
+    def tells(self) -> tuple[Expr, ...]:
+        """The sizes that it gives before the tensors."""
+        values = (o.value for o in self.plan.graph.outputs)
+        return tuple(v for v in values if isinstance(v, Expr))
 
 
 def pieces(plan: Plan, parts: tuple[Part, ...]) -> list[Piece]:
@@ -71,7 +95,7 @@ def pieces(plan: Plan, parts: tuple[Part, ...]) -> list[Piece]:
         count = sum(isinstance(s, Kernel) for s in steps)
         kernels = frozenset(range(first_kernel, first_kernel + count))
         carried = tuple(k for k, b in enumerate(takes) if b.name in recorded)
-        small = _plan_of(plan, steps, takes, gives)
+        small = _plan_of(plan, part, takes, gives)
         found.append(Piece(small, part.recorded, kernels, carried if part.recorded else ()))
         given |= {b.name: b for b in gives}
         recorded |= {b.name for b in gives if part.recorded}
@@ -85,14 +109,35 @@ def _outside(plan: Plan, steps: tuple[Any, ...], constants: set[str]) -> dict[st
     return {b.name: b for b in touched if b.name not in plan.slots and b.name not in constants}
 
 
-def _plan_of(plan: Plan, steps: tuple[Any, ...], takes: list[Buffer], gives: list[Buffer]) -> Plan:
+def _plan_of(plan: Plan, part: Part, takes: list[Buffer], gives: list[Buffer]) -> Plan:
+    steps = plan.graph.body[part.first : part.last]
     made = {b.name for step in steps for b in written(step)} - {b.name for b in takes}
     heirs = {n: before for n, before in plan.heirs.items() if n in made and before in made}
     # What would take the place of another part's result has memory of its own instead.
     alone = {n for n in plan.heirs if n in made and n not in heirs}
+    sizes, tells = _sizes_across(plan, part)
+    assert not (part.recorded and sizes), "a recording knows nothing of sizes that change"
     outputs = tuple(Output(ViewArg(b, b.shape, b.strides, ZERO)) for b in gives)
-    graph = KernelGraph(tuple(takes), plan.graph.constants, steps, outputs)
+    numbers = tuple(Output(symbol) for symbol in tells)
+    graph = KernelGraph((*sizes, *takes), plan.graph.constants, steps, (*numbers, *outputs))
     return replace(plan, graph=graph, heirs=heirs, lent=plan.lent | alone)
+
+
+def _sizes_across(plan: Plan, part: Part) -> tuple[list[Expr], list[Expr]]:
+    """The sizes that calls of other parts tell this one, and those that it tells others."""
+    graph = plan.graph
+
+    def told(steps: tuple[Any, ...]) -> set[Expr]:
+        return {b.symbol for s in steps if isinstance(s, Extern) for b in s.binds}
+
+    def used(steps: tuple[Any, ...]) -> set[Expr]:
+        return {n for s in steps for n in used_in(s)} & graph.bound
+
+    here, behind = graph.body[part.first : part.last], graph.body[part.last :]
+    shown = {n for o in graph.outputs for n in roots(*sizes_of(o.value))}
+    own = told(here)
+    given, wanted = used(here) - own, own & (used(behind) | shown)
+    return sorted(given, key=local_name), sorted(wanted, key=local_name)
 
 
 class Driver(DeviceEntry):
@@ -108,20 +153,21 @@ class Driver(DeviceEntry):
             self.local[buffer.name] = f"x{len(self.local)}"
         for name, tensor in self.constants.items():
             self.local[name] = self._name("constant", tensor)
-        made = {b.name for step in self.graph.body for b in written(step)}
-        shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
-        for buffer in dict.fromkeys(shown):
-            if buffer.name not in self.local and buffer.name not in made:  # nothing is in it
-                self._allocate(buffer, "y")
         dying = self._dying()
         for k, piece in enumerate(self.made):
-            given = ", ".join(self.local[b.name] for b in piece.takes)
+            sizes = map(local_name, piece.sizes)
+            given = ", ".join([*sizes, *(self.local[b.name] for b in piece.takes)])
             for buffer in piece.gives:
                 self.local[buffer.name] = f"t{len(self.local)}"
-            names = "".join(f"{self.local[b.name]}, " for b in piece.gives)
-            left = f"{names.rstrip()} = " if names else ""
+            names = [*map(local_name, piece.tells), *(self.local[b.name] for b in piece.gives)]
+            left = f"{''.join(f'{name}, ' for name in names).rstrip()} = " if names else ""
             self.lines.append(f"{left}part_{k}([{given}])")
+            self.lines += self.late.named_lines(piece.tells)
             self.lines += [f"del {self.local[name]}" for name in dying.get(k, ())]
+        shown = [o.value.buffer for o in self.graph.outputs if isinstance(o.value, ViewArg)]
+        for buffer in dict.fromkeys(shown):
+            if buffer.name not in self.local:  # nothing writes to it
+                self._allocate(buffer, "y")
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
         index = self.device.index
         lines = [
@@ -177,7 +223,8 @@ def _calls(graph: Any, constants: dict[str, torch.Tensor], made: list[Piece]) ->
     config = replace(graph.config, size_asserts=False)  # the driver has looked at the inputs
     for piece in made:
         native = [f for s, f in graph.native.items() if piece.kernels.issuperset(s.kernels)]
-        parts = (piece.plan, graph.source, native, constants, graph.device, config)
+        source = _source_of(graph.source, piece)
+        parts = (piece.plan, source, native, constants, graph.device, config)
         entry = DeviceEntry(*parts, arena=shared, unused=_of_others(graph.source, piece))
         call = graph.written(entry.text(), entry.names)
         if not piece.recorded:
@@ -191,6 +238,13 @@ def _calls(graph: Any, constants: dict[str, torch.Tensor], made: list[Piece]) ->
         )  # fmt: skip
         before.append(replay)
         yield replay.call
+
+
+def _source_of(source: DeviceSource, piece: Piece) -> DeviceSource:
+    """The source without numbers that only other parts can know."""
+    known = piece.plan.graph.bound.union(piece.sizes)
+    computed = {name: n for name, n in source.computed.items() if roots(n) <= known}
+    return replace(source, computed=computed)
 
 
 def _of_others(source: DeviceSource, piece: Piece) -> frozenset[str]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from litz.ir.checks import CHECK_OPS
 from litz.ir.dtypes import BOOL, F32, F64
 from litz.ir.expr import axis, cast, const, reduce
-from litz.ir.checks import CHECK_OPS
 from litz.ir.ops import OPS, REDUCTIONS
 from litz.ir.special import POLYNOMIALS, SPECIAL
 

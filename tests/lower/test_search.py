@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import litz
-from tests import draws
 from litz.errors import GatherOutOfRange
+from tests import draws
 from tests.lower.agreement import FLOATS, INTEGERS, agree, numbers
 
 TYPES = [*FLOATS, *INTEGERS]

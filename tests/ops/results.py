@@ -15,7 +15,7 @@ import torch
 
 ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "build" / "ops" / "results.jsonl"
-RUNNER = ROOT / "tests" / "ops" / "opinfo.py"
+RUNNERS = [ROOT / "tests" / "ops" / name for name in ("opinfo.py", "ways.py")]
 BESIDE = ("bench", "optable", "cli.py", "demo.py")  # parts of `litz/` that compile nothing
 
 
@@ -26,9 +26,10 @@ class Result:
     key: str
     op: str
     dtype: str
-    status: str  # passed, failed, unsupported
+    status: str  # passed, failed, unsupported, unapplied
     passed: int = 0
     unsupported: int = 0
+    unapplied: int = 0  # samples that the way does not apply to
     failures: list[str] = field(default_factory=list)
     how: str = ""  # generated, view, partly, ATen, eager
     made: list[str] = field(default_factory=list)  # the ATen ops that kernels compute
@@ -46,6 +47,13 @@ class Result:
         return self.status == "passed" and self.how in ("generated", "view")
 
 
+def file_of(way: str, where: str = "") -> Path:
+    """What is known of a way: the plain one's results are the op table's. `where` names another
+    machine than this CPU."""
+    name = f"{where}-{way}" if where else way
+    return FILE if name == "plain" else FILE.parent / f"{name}.jsonl"
+
+
 def sources_key(samples: int) -> str:
     """The hash of all that decides a result."""
     digest = hashlib.sha256(f"{torch.__version__} {samples}".encode())
@@ -54,7 +62,7 @@ def sources_key(samples: int) -> str:
         for path in sorted((ROOT / "litz").rglob("*.py"))
         if path.relative_to(ROOT / "litz").parts[0] not in BESIDE
     ]
-    for path in [*compiler, RUNNER]:
+    for path in [*compiler, *RUNNERS]:
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -20,6 +20,8 @@ from litz.rewrite.pattern import CONVERSIONS, Pattern, is_literal
 ROWS = [rule for table in TABLES.values() for rule in table]
 TYPES = [d for d in DTYPES.values() if d.kind in "fiub"]
 FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 1e-40, -1e30, 1e300, 1.1, np.inf, -np.inf, np.nan]
+# Below the normal numbers of f64, at the borders of f32 and of f64.
+FLOATS += [5e-324, -1e-310, 2.0**-126, -(2.0**-149), 3.4028234663852886e38, -1.7976931348623157e308]
 INTEGERS = [0, 1, -1, 2, 3, -7, 100, 1 << 20]
 LOGICAL = ("and", "or", "xor", "not", "shl", "shr")
 # Powers that eager computes as products: NumPy's power may be a last bit away from them.

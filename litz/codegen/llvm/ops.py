@@ -16,7 +16,7 @@ from litz.codegen.llvm.literals import ELEMENT, is_number
 from litz.codegen.llvm.math import eighths
 from litz.codegen.llvm.random import random_bits
 from litz.ir.checks import CHECK_OPS
-from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F16, F32, DType
+from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F16, F32, F64, DType
 
 Spell = Callable[..., Value]
 
@@ -205,7 +205,7 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
         return b.compare("une" if source.is_float else "ne", x, 0)
     element = ELEMENT[to.name]
     if source.is_float and to.is_float:
-        return b.convert("fpext" if to.bytes > source.bytes else "fptrunc", x, element)
+        return extended(b, x) if to is F64 else b.convert("fptrunc", x, element)
     if source.is_float:
         return _float_to_int(b, x, to)
     signed = source.kind == "i"
@@ -231,7 +231,14 @@ def _widened(b: Builder, x: Value, source: DType) -> Value:
         return b.floats(b.shl(b.convert("zext", x, "i32"), 16))
     if source in EIGHTHS:
         return eighths.widened(b, x, source.name)
-    return b.convert("fpext", x, "float")
+    return extended(b, x)
+
+
+def extended(b: Builder, x: Value) -> Value:
+    """A float in the next wider type, behind a fence: of `where(x > 0, 0, x)` over a value that was
+    extended, LLVM 22 makes `where(x >= 0, 0, x)`, and so 0.0 of -0.0."""
+    wide = {"half": "float", "float": "double"}[x.type.element]
+    return b.intrinsic("arithmetic.fence", b.convert("fpext", x, wide))
 
 
 def _narrowed(b: Builder, x: Value, to: DType) -> Value:

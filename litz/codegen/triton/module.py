@@ -14,16 +14,18 @@ from litz.codegen.triton.launch import computed_numbers, launcher_text, segments
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
 from litz.ir.checks import sites_of
-from litz.ir.dtypes import U8
-from litz.ir.expr import integer, walk
-from litz.ir.index import ONE
+from litz.ir.dtypes import F64, U8
+from litz.ir.expr import Expr, integer, walk
+from litz.ir.index import ONE, to_poly
 from litz.ir.program import Buffer, Kernel, Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
+from litz.ir.sizes import greatest
 from litz.ir.source import LAUNCH, SCRATCH, DeviceKernel, DeviceSource
 from litz.ir.verify import verify_emitted
 
 PLAIN = "litz_kernel"
 NODES = 4  # in a name
+MOST_32 = 2**31 - 1
 
 
 def emit_kernels(
@@ -77,8 +79,17 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
         checks,
         emitter.scratch,
         _rounds(scheduled.kernel),
-        ("i64" if scheduled.choice.wide else "i32",) * len(scheduled.sizes),
+        tuple(_size_type(symbol, scheduled.choice.wide) for symbol in scheduled.sizes),
     )
+
+
+def _size_type(symbol: Expr, wide: bool) -> str:
+    """What a kernel takes a size as. A number that data tells may be a float, and an integer that
+    is no size at all (`x * n.item()`) needs all its bits, however short the kernel's rows are."""
+    if symbol.dtype is F64:
+        return "fp64"
+    most = greatest(to_poly(symbol))
+    return "i64" if wide or most is None or most > MOST_32 else "i32"
 
 
 def _rounds(kernel: Kernel) -> bool:

@@ -102,7 +102,8 @@ SPELLING: dict[str, Spelling] = {
     "xor": Spelling("{0} ^ {1}"),
     "shl": Spelling("shift_left({0}, {1}, {bits})"),
     "shr": Spelling("shift_right({0}, {1}, {bits})"),
-    "neg": Spelling("-{0}"),
+    # Triton's own negation is 0 - x, and so 0.0 of 0.0.
+    "neg": Spelling("{0} * -1.0", ints="-{0}"),
     "abs": Spelling("tl.abs({0})"),
     "not": Spelling("~{0}", bytes="{0} ^ 255"),
     "sign": Spelling("({0} > 0).to({type}) - ({0} < 0).to({type})"),
@@ -110,7 +111,8 @@ SPELLING: dict[str, Spelling] = {
     "ceil": Spelling("tl.ceil({0})"),
     "trunc": _libdevice("trunc"),
     "round": _libdevice("rint"),
-    "rsqrt": _libdevice("rsqrt"),
+    # libdevice's is off by two bits: it is no quotient, which the value rules take it for.
+    "rsqrt": Spelling("tl.div_rn(1.0, tl.sqrt_rn({0}))", f64="1.0 / tl.sqrt({0})"),
     "sigmoid": Spelling("sigmoid({0})"),
     "ndtri": _libdevice("normcdfinv"),
     **{

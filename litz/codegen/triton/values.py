@@ -10,6 +10,7 @@ axes alone the arithmetic itself. Example: `exp(b1[x * 20 + r])` becomes
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,12 +18,13 @@ from litz.codegen.triton.block_pointers import access_of, loaded
 from litz.codegen.triton.ops import SPELLING, TYPES, converted, spelled, zero
 from litz.codegen.triton.tiles import NONE, Sides, Tile
 from litz.ir.checks import Site
-from litz.ir.dtypes import BOOL, F32, I64, DType
-from litz.ir.expr import Expr, walk
+from litz.ir.dtypes import BOOL, F32, F64, I64, DType
+from litz.ir.expr import Expr, const, walk
 from litz.ir.index import ONE, Poly, bounds, from_poly, is_nonnegative, to_poly
 from litz.ir.program import Kernel, exprs_of
 from litz.ir.sizes import at_least, greatest, is_polynomial
 
+LEAST = 2.0**-126  # the least normal number of f32
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
@@ -35,13 +37,27 @@ class Text:
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
-    """A number as Python spells it."""
+    """A number as Python spells it; with its type, or as its bits, where Triton would read another
+    one: it makes 0.0 of -0.0, an f64 of a number below the normal ones of f32, and an f32 of what
+    an f64 is compared with."""
     if dtype is BOOL:
         return str(bool(value))
-    if dtype.is_float:
-        value = float(value)
-        return repr(value) if math.isfinite(value) else f'float("{value}")'
-    return str(int(value))
+    if not dtype.is_float:
+        return str(int(value))
+    value = float(value)
+    if not math.isfinite(value):
+        return f'float("{value}")'
+    if not value:
+        return "0.0" if math.copysign(1, value) > 0 else _bits(value, dtype)
+    if abs(value) >= LEAST and (dtype is not F64 or const(value, F32).attr == value):
+        return repr(value)
+    return f"tl.full((), {value!r}, tl.float64)" if dtype is F64 else _bits(value, dtype)
+
+
+def _bits(value: float, dtype: DType) -> str:
+    floats, integers, bits = ("<d", "<Q", 64) if dtype is F64 else ("<f", "<I", 32)
+    (number,) = struct.unpack(integers, struct.pack(floats, value))
+    return f"tl.full((), {number:#x}, tl.uint{bits}).to(tl.float{bits}, bitcast=True)"
 
 
 def typed(text: str, dtype: DType, shape: str = "()") -> str:
@@ -137,6 +153,8 @@ class Values:
     def _found(self, node: Expr) -> Text | None:
         if node.is_const:
             return Text(self._constant(node))
+        if node.op == "size":
+            return Text(size_name(node))
         if self.is_pure(node):
             return Text(self.place(node), node.axes & self.tile.sides)
         return self._memo(node).get(node)
@@ -218,7 +236,7 @@ class Values:
 
     def _own_pure(self, node: Expr) -> bool:
         if node.dtype is not I64 or node.op in ("const", "axis", "size"):
-            return node.op in ("axis", "size")
+            return node.dtype is I64 and node.op in ("axis", "size")
         if node.op not in ARITHMETIC:
             return False
         if not all(a.is_const or self.is_pure(a) for a in node.args):

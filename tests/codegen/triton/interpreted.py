@@ -59,6 +59,11 @@ LAUNCH = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p,
 )  # fmt: skip
 
+# Where empty tensors begin: nothing may be read there, and `Bounds` sees to that. The interpreter
+# takes tensors at one address for one tensor.
+NOWHERE = torch.zeros(64, 64, dtype=torch.uint8)
+SIZES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp64": ctypes.c_double}
+
 
 OTHER_NAMES = {"rint": "round", "normcdfinv": "ndtri"}
 
@@ -133,7 +138,10 @@ _cast = InterpreterBuilder.cast_impl
 
 
 def _rounded_cast(self: Any, source: Any, to: Any) -> Any:
-    """To the nearest bf16, ties to even, as a GPU rounds; the interpreter cuts."""
+    """To the nearest bf16, ties to even, as a GPU rounds; the interpreter cuts, and it makes zeros
+    of the bf16 that are too small to be normal."""
+    if source.dtype.scalar == tl.bfloat16 and to.scalar == tl.float32:
+        return TensorHandle(_widened(source), tl.float32)
     if source.dtype.scalar != tl.float32 or to.scalar != tl.bfloat16:
         return _cast(self, source, to)
     bits = np.ascontiguousarray(source.data).view(np.uint32)
@@ -287,8 +295,9 @@ class Interpreted:
     def _run(self, kernel: DeviceKernel, grid: tuple[int, ...], parameters: Any) -> None:
         count, given = len(kernel.pointers), len(kernel.pointers) + len(kernel.sizes)
         slots = [ctypes.c_void_p.from_address(parameters[k]) for k in range(count)]
-        addresses = [slot.value or 0 for slot in slots]
-        sizes = [ctypes.c_int64.from_address(parameters[k]).value for k in range(count, given)]
+        addresses = [slot.value or NOWHERE[k].data_ptr() for k, slot in enumerate(slots)]
+        kinds = zip(kernel.sizes, parameters[count:given], strict=True)
+        sizes = [SIZES[kind].from_address(address).value for kind, address in kinds]
         for k in range(2):  # Triton's own parameters: memory for programs that need some
             hidden = ctypes.c_void_p.from_address(parameters[given + k])
             assert (hidden.value is not None) == (k == 0 and kernel.scratch > 0)
@@ -298,7 +307,15 @@ class Interpreted:
         assert all(a % 16 == 0 for a in data), "Triton was told of aligned pointers"
         tensors = [_at(a, TORCH[p]) for a, p in zip(addresses, kernel.pointers, strict=True)]
         with np.errstate(all="ignore"):
-            self._functions[kernel.name][grid](*tensors, *sizes)
+            given = map(_scalar, sizes, kernel.sizes)
+            self._functions[kernel.name][grid](*tensors, *given)
+
+
+def _scalar(value: float, kind: str) -> Any:
+    """A number of the type that the signature says: the interpreter would look at its value."""
+    dtype = {"i32": tl.int32, "i64": tl.int64, "fp64": tl.float64}[kind]
+    data = np.array([value], {"i32": np.int32, "i64": np.int64, "fp64": np.float64}[kind])
+    return tl.tensor(TensorHandle(data, dtype), dtype)
 
 
 def _at(address: int, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,49 @@
+"""Numbers in the text of a call: what Python reads is what was meant, bit for bit."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import pytest
+
+from litz.ir.dtypes import BOOL, F64, I64
+from litz.ir.expr import apply, cast, const, integer, size
+from litz.runtime.numbers import float_bits, number_text, table_text
+
+FLOATS = [0.0, -0.0, 0.1, -2.5, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan]
+INTEGERS = [0, -1, 2**53 + 1, 2**63 - 1, -(2**63)]
+
+
+def _read(text: str, **known: Any) -> Any:
+    scope = {"math_floor": math.floor, "math_ceil": math.ceil, "float_bits": float_bits}
+    return eval(text, {**scope, **{f"n_{k}": v for k, v in known.items()}})
+
+
+def _bits(number: float) -> bytes:
+    return struct.pack("<d", number)
+
+
+@pytest.mark.parametrize("number", FLOATS)
+def test_a_float_is_itself(number: float) -> None:
+    constant = const(number, F64)
+    assert _bits(_read(number_text(constant))) == _bits(number)
+    (back,) = struct.unpack("<d", struct.pack("<q", _read(table_text(constant))))
+    assert _bits(back) == _bits(number)
+
+
+@pytest.mark.parametrize("number", INTEGERS)
+def test_an_integer_is_itself(number: int) -> None:
+    assert _read(number_text(integer(number))) == number
+    assert _read(number_text(const(number, I64))) == number
+
+
+def test_signs_bind_as_they_should() -> None:
+    u = size("u0")
+    power = apply("pow", const(-2.0, F64), cast(u, F64))
+    assert _read(number_text(power), u0=2) == 4.0
+    assert _read(number_text(apply("sub", u, integer(-3))), u0=2) == 5
+    assert _read(number_text(apply("neg", integer(-3)))) == 3
+    assert _read(number_text(apply("mul", const(-0.0, F64), cast(u, F64))), u0=2) == 0.0
+    assert _read(number_text(apply("and", const(True, BOOL), apply("lt", u, integer(3)))), u0=2)
