@@ -28,6 +28,7 @@ from litz.ir.program import Extern, KernelGraph, LoopProgram, Plan
 from litz.ir.scheduled import ScheduledKernel
 from litz.lower import lower
 from litz.passes import optimize
+from litz.passes.verify import check_values
 from litz.plan import plan
 from litz.report import Report
 from litz.runtime import CompiledGraph
@@ -150,6 +151,7 @@ def staged(
     choices: Choices = NO_CHOICES,
 ) -> Stages:  # fmt: skip
     graph = optimize(capture(module, "inference"), target, config)
+    check_values(graph, graph.nodes, {})
     program = lower(graph, target, config, choices)
     kernels = fuse(program, target, config, choices)
     planned = plan(kernels, config)

@@ -1,29 +1,36 @@
 """Graph passes of the user's own.
 
 In: a function that takes the FX graph and changes it in place. Out: the graph, checked, with fake
-values for the nodes that the function made.
+values for the nodes that the function made or changed, and for what follows from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
+from torch.fx import Node
 from torch.fx.node import map_arg
 
 from litz.errors import CustomPassFailed
 from litz.ir.graph import Graph, at_path
+from litz.passes.layout import is_same_tensor_layout
+
+Calls = dict[Node, tuple[Any, ...]]
 
 
 def run_hook(flag: str, hook: Callable[[torch.fx.Graph], None] | None, graph: Graph) -> None:
     """Call the function that a flag holds; whatever it raises is the user's to mend."""
     if hook is None:
         return
+    before = noted(graph)
     try:
         hook(graph.module.graph)
         graph.module.graph.lint()
         complete(graph)
+        renew(graph, before)
     except Exception as error:
         raise CustomPassFailed(name_of_hook(flag, hook), error) from error
 
@@ -35,15 +42,42 @@ def name_of_hook(flag: str, hook: object) -> str:
 
 def complete(graph: Graph) -> None:
     """Fake values for new nodes, and the tensors that new `get_attr` nodes read."""
-    nodes = graph.nodes
-    mode = detect_fake_mode([n.meta["val"] for n in nodes if "val" in n.meta])
-    for node in nodes:
+    mode = _mode(graph)
+    for node in graph.nodes:
         if node.op == "get_attr":
             name = str(node.target)
             graph.attributes.setdefault(name, at_path(graph.module, name))
-        if "val" in node.meta or node.op != "call_function":
+        if "val" not in node.meta and node.op == "call_function":
+            node.meta["val"] = _value(node, mode)
+
+
+def noted(graph: Graph) -> Calls:
+    """The calls as they are, to be held against later."""
+    return {n: (n.target, n.args, n.kwargs) for n in graph.nodes}
+
+
+def renew(graph: Graph, before: Calls) -> None:
+    """Other fake values for calls that have changed, and for what reads one that differs."""
+    mode = _mode(graph)
+    differs: set[Node] = set()
+    for node in graph.nodes:
+        was, now = before.get(node, ()), (node.target, node.args, node.kwargs)
+        same = len(was) == len(now) and all(a is b for a, b in zip(was, now, strict=True))
+        if node.op != "call_function" or (same and differs.isdisjoint(node.all_input_nodes)):
             continue
-        args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
-        assert mode is not None, "the graph has no fake tensor to compute with"
-        with mode:
-            node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+        if any("val" not in each.meta for each in node.all_input_nodes):
+            continue  # a part of the program, of `torch.cond`, which says what it gives
+        known, node.meta["val"] = node.meta["val"], _value(node, mode)
+        if not is_same_tensor_layout(known, node.meta["val"]):
+            differs.add(node)
+
+
+def _mode(graph: Graph) -> Any:
+    return detect_fake_mode([n.meta["val"] for n in graph.nodes if "val" in n.meta])
+
+
+def _value(node: Node, mode: Any) -> Any:
+    args, kwargs = map_arg((node.args, dict(node.kwargs)), lambda n: n.meta["val"])
+    assert mode is not None, "the graph has no fake tensor to compute with"
+    with mode:
+        return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -13,6 +13,7 @@ from torch.fx import Node
 from litz.errors import UnsupportedOp
 from litz.ir.graph import Graph, origin_of
 from litz.passes.aliasing import viewed_operand, written_operands
+from litz.passes.hooks import noted, renew
 
 aten = torch.ops.aten
 
@@ -24,7 +25,7 @@ def resolve_negation(graph: Graph) -> int:
     return aten.exp(x)                    ->     y = aten.resolve_neg(x)
                                                  return aten.exp(y)
     """
-    resolved = 0
+    resolved, before = 0, noted(graph)
     for node in graph.nodes:
         if node.target is aten._neg_view.default:
             node.target = aten.neg.default  # the same numbers, without the bit
@@ -32,6 +33,8 @@ def resolve_negation(graph: Graph) -> int:
             _refuse_writes(node)
             _resolve(graph, node)
             resolved += 1
+    if resolved:  # what is written out has no gaps, and so have views of it
+        renew(graph, before)
     return resolved
 
 

@@ -14,6 +14,7 @@ from litz.capture.decompositions import decompositions
 from litz.config import Config
 from litz.ir.graph import Graph
 from litz.passes import optimize
+from litz.passes.verify import check_values
 from litz.target import host
 from tests import draws
 
@@ -101,6 +102,7 @@ def _optimized(function: Function, *inputs: Any, dynamic: bool = False) -> Graph
     assert _sharing(old + old_inputs) == _sharing(new + new_inputs)
     assert len({id(t) for t in new + new_inputs}) == len({id(t) for t in old + old_inputs})
     assert all("val" in n.meta for n in graph.nodes if n.op == "call_function")
+    check_values(graph, graph.nodes, {})  # all of them, whatever the passes touched
     return graph
 
 

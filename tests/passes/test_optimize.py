@@ -93,6 +93,22 @@ def test_hooks_run_first_and_last_and_may_add_nodes(capture: Get) -> None:
     assert all("val" in n.meta for n in graph.nodes if n.op == "call_function")
 
 
+def test_what_a_hook_changes_is_noted_anew(capture: Get) -> None:
+    """Shapes that follow from it, too."""
+
+    def shorten(graph: torch.fx.Graph) -> None:
+        (sin,) = (n for n in graph.nodes if n.target is aten.sin.default)
+        with graph.inserting_before(sin):
+            rows = graph.call_function(aten.slice.Tensor, (sin.args[0], 0, 0, 2))
+        sin.update_arg(0, rows)
+
+    graph = capture(lambda x: x.sin().exp().sum(1), X)
+    optimize(graph, host(), Config(post_grad_custom_pre_pass=shorten))
+    shapes = [n.meta["val"].shape for n in graph.nodes if n.op == "call_function"]
+    assert shapes == [(2, X.shape[1])] * 3 + [(2,)]
+    torch.testing.assert_close(_recompiled(graph)(X)[0], X[:2].sin().exp().sum(1))
+
+
 def test_a_failing_hook_is_named(capture: Get) -> None:
     def broken(graph: torch.fx.Graph) -> None:
         raise ValueError("no such node")
