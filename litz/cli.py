@@ -133,6 +133,7 @@ def fuzz(
     programs: Annotated[int | None, typer.Option(help="Stop after so many.")] = None,
     bounds: Annotated[bool, typer.Option(help="Check every access of generated code.")] = False,
     store: Annotated[Path, typer.Option(help="Folder for the scripts of failures.")] = _FINDS,
+    device: Annotated[str, typer.Option(help="What the code is for: cpu or cuda.")] = "cpu",
 ) -> None:
     """Look for wrong code with random programs; shrink and store what fails."""
     # Compiles, so it needs all of the compiler; the other commands do not.
@@ -150,7 +151,7 @@ def fuzz(
                 console.print(str(tally))
 
         options = {"debug_index_asserts": True} if bounds else {}
-        tally = fuzzing.hunt(seed, seconds, programs, said, options)
+        tally = fuzzing.hunt(seed, seconds, programs, said, options, device)
     console.print(str(tally))
     if tally.finds:
         raise typer.Exit(1)

@@ -86,11 +86,14 @@ def check(
     inputs: Sequence[torch.Tensor],
     options: Mapping[str, Any] | None = None,
     labels: Sequence[str] = (),
+    device: str = "cpu",
+    judged: Sequence[str] = ("litz", "interpreter"),
 ) -> Failure | None:
-    """Run eager, Litz and the interpreter. Options are flags by their dotted names."""
+    """Run eager, Litz and the interpreter. Options are flags by their dotted names. Eager runs on
+    the CPU, Litz's code on a device; the interpreter reads a CPU's kernels alone."""
     meant = meaning(function, inputs)
-    compiled = Compiled(function, options or {})
-    for who in ("litz", "interpreter"):
+    compiled = Compiled(function, options or {}, device)
+    for who in judged if device == "cpu" else ("litz",):
         compiled.interpret = who == "interpreter"
         failure = _run(who, compiled, meant, inputs, labels)
         if failure is not None:
@@ -133,9 +136,10 @@ def assert_same(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> None:
     """What a stored script calls: fails as long as Litz does."""
-    failure = check(function, inputs, options)
+    failure = check(function, inputs, options, device=device)
     assert failure is None, str(failure)
 
 

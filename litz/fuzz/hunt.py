@@ -72,7 +72,8 @@ def signature(failure: Failure) -> str:
 
 
 def judge(program: Program) -> Failure | None:
-    return check(program.function(), program.fresh_inputs(), program.options, program.labels)
+    given = program.function(), program.fresh_inputs(), program.options, program.labels
+    return check(*given, program.device)
 
 
 def still_fails(program: Program, like: Failure) -> bool:
@@ -103,11 +104,12 @@ def hunt(
     programs: int | None,
     said: Callable[[Tally, Find | None], None],
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> Tally:
     """Look for failures; `said` is called after each program, with its find if it has one.
 
-    It forks: call it in a process that has started no threads. `options` are flags that every
-    program is compiled with, beside those it draws.
+    It forks: call it in a process that has started no threads, nor used a GPU. `options` are flags
+    that every program is compiled with, beside those it draws, and `device` what for.
     """
     _warm()
     tally = Tally()
@@ -115,7 +117,7 @@ def hunt(
     start = time.monotonic()
     while tally.seconds < seconds and (programs is None or tally.programs < programs):
         left = A_PROCESS if programs is None else min(A_PROCESS, programs - tally.programs)
-        batch = Batch(seed + tally.programs, left, options or {}, known)
+        batch = Batch(seed + tally.programs, left, options or {}, known, device)
         for steps, find in batch.results(start + seconds):
             tally.programs += 1
             tally.steps += steps
@@ -144,6 +146,7 @@ class Batch:
     count: int
     options: Mapping[str, Any]
     known: list[str]
+    device: str = "cpu"
 
     @property
     def seeds(self) -> range:
@@ -151,7 +154,8 @@ class Batch:
 
     def program(self, seed: int) -> Program:
         program = generate(seed)
-        return replace(program, options={**program.options, **self.options})
+        options = {**program.options, **self.options}
+        return replace(program, options=options, device=self.device)
 
     def work(self, channel: Any) -> None:
         """Send each program before it runs, so that it is known if nothing follows it."""

@@ -96,12 +96,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Inputs, steps, the names that are returned, and the flags it is compiled with."""
+    """Inputs, steps, the names that are returned, the flags it is compiled with, and what for."""
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
 
     @property
     def arguments(self) -> list[str]:
@@ -133,12 +134,14 @@ class Program:
         dtypes = ", ".join(name for name in used if name != "bool")
         functional = "import torch.nn.functional as F\n" if "F." in self.text() else ""
         infinity = "from math import inf\n\n" if "(inf" in self.text() else ""
+        given = [f"[{', '.join(self.arguments)}]", repr(dict(self.options))]
+        given += [repr(self.device)] if self.device != "cpu" else []
         return (
             f"{infinity}import torch\n{functional}from torch import {dtypes or 'float32'}\n\n"
             "from litz.fuzz import assert_same, data\n\n\n"
             f"{self.text()}\n\n"
             + "".join(f"{i.name} = {i.text}\n" for i in self.inputs)
-            + f"assert_same(program, [{', '.join(self.arguments)}], {dict(self.options)!r})\n"
+            + f"assert_same(program, {', '.join(given)})\n"
         ).replace(", bool", ", torch.bool")
 
     def without_dead_steps(self) -> Program:

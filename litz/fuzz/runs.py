@@ -29,12 +29,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Compiled:
-    """Traced and compiled on its first call. `interpret` makes later calls run the kernels' IR."""
+    """Traced and compiled on its first call. `interpret` makes later calls run the kernels' IR.
+    Inputs are on the CPU, and so are results; the code may be for another device."""
 
-    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu"
+    ) -> None:
         self.config = snapshot(dict(options))
-        self.interpret = False
-        self.native: CompiledGraph
+        self.interpret, self.device = False, device
+        self.native: Any
         self.traced = aot_function(
             function,
             fw_compiler=self._compile,
@@ -46,7 +49,6 @@ class Compiled:
     def _compile(self, module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         with unset_fake_temporarily():  # as the backend does: passes compute with constants
             native, _report = compile_graph(module, "inference", self.config)
-        assert isinstance(native, CompiledGraph)  # programs are made on the CPU
         self.native = native
 
         def run(args: list[Any]) -> Any:
@@ -56,8 +58,49 @@ class Compiled:
         return run
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        with torch.no_grad():
-            return list(self.traced(*inputs))
+        if self.device == "cpu":
+            with torch.no_grad():
+                return list(self.traced(*inputs))
+        there = Elsewhere(self.device)
+        given = [there.moved(t) for t in inputs]
+        with torch.no_grad(), torch.device(self.device):
+            results = list(self.traced(*given))
+        return there.back(results)
+
+
+class Elsewhere:
+    """Tensors on another device: what shares memory shares it there, too, and lies there alike."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.pairs: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # here, there
+
+    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same elements there."""
+        here = tensor.untyped_storage()
+        if here._cdata not in self.pairs:
+            there = torch.UntypedStorage(here.nbytes(), device=self.device).copy_(here)
+            self.pairs[here._cdata] = here, there
+        return _over(self.pairs[here._cdata][1], tensor)
+
+    def back(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Results here, and what was moved there as it is now."""
+        known = {there._cdata: here for here, there in self.pairs.values()}
+        for here, there in self.pairs.values():
+            here.copy_(there)
+        found = []
+        for tensor in results:
+            there = tensor.untyped_storage()
+            if there._cdata not in known:
+                known[there._cdata] = torch.UntypedStorage(there.nbytes()).copy_(there)
+            found.append(_over(known[there._cdata], tensor))
+        return found
+
+
+def _over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """A tensor over other memory, laid out as one is."""
+    fresh = torch.empty(0, dtype=like.dtype, device=storage.device)
+    return fresh.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

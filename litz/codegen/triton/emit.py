@@ -15,6 +15,8 @@ blocks of it if not.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from litz.codegen.triton.aligned import Aligned
 from litz.codegen.triton.block_pointers import access_of, stored
 from litz.codegen.triton.online import Follower, followers
@@ -127,8 +129,12 @@ class KernelEmitter:
             self._stores(phase.completing)
             return
         (row,) = phase.inner
-        if self.tiling.ordered and any(s.scatters for s in phase.stores):
-            self._one_by_one(phase, row)
+        scattered = tuple(s for s in phase.stores if s.scatters)
+        if self.tiling.ordered and scattered:
+            self._one_by_one(replace(phase, stores=scattered), row)
+            beside = tuple(s for s in phase.stores if not s.scatters)  # sums of the same row
+            if beside:
+                self._phase(replace(phase, stores=beside), following)
             return
         self.tile.row = row
         if row.extent.is_const and row.extent.number <= self.tiling.block(row):

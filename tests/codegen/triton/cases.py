@@ -162,6 +162,10 @@ OPS: dict[str, Case] = {
     "scatter_amax": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4] * 3, "amax"), (X, L)),
     "scatter_half": (lambda h, n: h.scatter_reduce(0, n, h[:2, :4], "prod"), (H, L)),
     "scatter_mean": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4], "mean"), (X, L)),
+    "scatter_beside_sum": (
+        lambda x, n: [x[0].scatter_reduce(0, n[0], x[0, :4], "amin"), x[0].sum(), x[0, :4].amax()],
+        (X, L),
+    ),
     "embedding_grad": (
         lambda x, n: torch.zeros(7, 20).index_put((n,), x[: n.numel()].view(*n.shape, 20), True),
         (torch.cat([X, X]), L),

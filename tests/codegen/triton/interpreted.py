@@ -75,7 +75,8 @@ class Libdevice:
         meaning = OPS[OTHER_NAMES.get(name, name)].numpy
 
         def call(*args: Any) -> Any:
-            (tensor, *_) = [a for a in args if isinstance(a, tl.tensor)]
+            given = [a for a in args if isinstance(a, tl.tensor)]
+            tensor = next((a for a in given if a.type.is_block()), given[0])  # the rest spread
             scalar = tensor.dtype.scalar
             data = [a.handle.data if isinstance(a, tl.tensor) else a for a in args]
             kind = tensor.handle.data.dtype
@@ -152,6 +153,14 @@ def _rounded_cast(self: Any, source: Any, to: Any) -> Any:
 
 
 InterpreterBuilder.cast_impl = _rounded_cast
+
+
+def _splat(self: Any, kind: Any, value: Any) -> Any:
+    """A number everywhere; the interpreter makes a float of what two floats compared to."""
+    return TensorHandle(np.full(kind.shape, value.data, value.data.dtype), value.dtype.scalar)
+
+
+InterpreterBuilder.create_splat = _splat
 EIGHTHS = {tl.float8e4nv: E4M3, tl.float8e5: E5M2}
 
 
