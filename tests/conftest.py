@@ -16,6 +16,10 @@ from hypothesis import core, settings
 
 from tests import draws
 
+# All memory of a call is filled with NaN before it, in subprocesses too: what is read before it is
+# written shows. What tests the flag itself, or texts and times without it, sets it.
+os.environ.setdefault("LITZ_DEBUG_POISON_MEMORY", "1")
+
 # Compiling takes as long as it takes on a shared machine: a deadline would be noise.
 settings.register_profile(
     "litz", deadline=None, derandomize=not draws.RUN, database=None, print_blob=True

@@ -12,11 +12,11 @@ from torch.testing._internal.common_methods_invocations import SampleInput
 from tests.codegen.triton.apart import Outcomes, outcomes
 from tests.ops.exceptions import excepted
 from tests.ops.opinfo import check, every_op, name_of, supported_dtypes
-from tests.ops.way_cases import CASES, LATER, SAMPLES
+from tests.ops.way_cases import CASES, SAMPLES
 from tests.ops.ways import PLAIN, WAYS, chosen, drawn, grown, placed, tensors
 
 AMONG = 14  # one op in so many
-DRAWN = {name_of(op): drawn(name_of(op), "cpu", AMONG, LATER) for op in every_op()}
+DRAWN = {name_of(op): drawn(name_of(op), "cpu", AMONG) for op in every_op()}
 OPS = [op for op in every_op() if DRAWN[name_of(op)] is not None and supported_dtypes(op)]
 
 
@@ -43,7 +43,7 @@ def test_op_in_a_way_with_the_kernels_of_a_gpu(name: str, outcome: Any) -> None:
 
 def test_every_way_is_drawn() -> None:
     names = {way.name for way in DRAWN.values() if way}
-    assert len(names) >= len(WAYS) - len(LATER) - 3 and not names & set(LATER)
+    assert len(names) >= len(WAYS) - 3
 
 
 X = torch.arange(12.0).view(3, 4)
