@@ -111,7 +111,11 @@ def load_object(code: bytes, names: list[str]) -> Binary:
     """Put an object into memory and look its functions up."""
     _start()
     target = llvm.Target.from_default_triple()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target.create_target_machine())
+    # In one piece: code refers to its constants within 2 GiB, and LLVM, which asks for the memory
+    # of each section by itself, ends the process where the system puts them further apart.
+    engine = llvm.create_mcjit_compiler(
+        llvm.parse_assembly(""), target.create_target_machine(), use_lmm=True
+    )
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     address = {name: engine.get_function_address(name) for name in names}

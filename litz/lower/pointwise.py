@@ -32,11 +32,12 @@ def map_elements(
     if "x" in kinds or dtype_of(like.dtype).kind == "x":
         raise NotGenerated("a type that is not generated")
     # What torch takes an op apart into computes with numbers as that op's own kernel would.
-    rounds = rounds and dtype.is_half and low.by_program
+    may_round = dtype.is_half and low.by_program
 
     def operand(value: Value, place: tuple[Expr, ...]) -> Expr:
         found = element(value, place, dtype)
-        return _as_half(found, dtype) if rounds and is_number(value) else found
+        half = may_round and is_number(value) and (rounds or _lies_on_gpu(low, value))
+        return _as_half(found, dtype) if half else found
 
     return low.pointwise(like, lambda p: function(*(operand(v, p) for v in operands)))
 
@@ -52,10 +53,9 @@ def _as_half(value: Expr, dtype: DType) -> Expr:
     return cast(cast(value, dtype), value.dtype)
 
 
-def rounds_numbers(low: Lowering) -> bool:
-    """Whether eager's sums and comparisons of half types round a number to the type of the tensor:
-    its kernels for the CPU do, those for a GPU compute with a float32."""
-    return low.target.kind == "cpu"
+def _lies_on_gpu(low: Lowering, value: Value) -> bool:
+    """What lies there, eager's kernels for a GPU read as the type of the other operand."""
+    return isinstance(value, View) and low.target.kind != "cpu" and value.buffer.device != "cpu"
 
 
 def promoted(*operands: Value) -> DType:
@@ -263,7 +263,9 @@ def _lower_sum(
         scaled = b if alpha == 1 else arithmetic("mul", b, const(alpha, b.dtype))
         return arithmetic(op, a, scaled)
 
-    rounds = rounds_numbers(low)
+    # A number that a half type does not hold: eager's kernels for the CPU round it, those for a GPU
+    # compute with a float32.
+    rounds = low.target.kind == "cpu"
     return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds)
 
 
@@ -274,8 +276,8 @@ COMPARISONS = {name: name for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def _lower_comparison(op: str, low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
-    common, rounds = promoted(x, y), rounds_numbers(low)
-    return map_elements(low, like, partial(apply, op), [x, y], common, rounds)
+    common = promoted(x, y)
+    return map_elements(low, like, partial(apply, op), [x, y], common, rounds=True)
 
 
 for _name, _op in COMPARISONS.items():

@@ -323,7 +323,8 @@ def selected_sums(x: torch.Tensor) -> Any:
 def in_turn_sums(x: torch.Tensor) -> Any:
     y = x[x > 0]
     z = y[y > 1]
-    return z.sum(), y.mean(), (z.sum() - y.sum()).exp(), z.flip(0)
+    share = (z.sum() - y.sum()) / x.abs().sum()  # the difference alone is all rounding
+    return z.sum(), y.mean(), share.exp(), z.flip(0)
 
 
 PROGRAMS: dict[str, Program] = {p.name: p for p in _programs()}

@@ -9,6 +9,7 @@ Example: `python -m tests.ops.sweep --ways sizes,negated --op softmax`.
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ Sample = Any  # torch's SampleInput: input, args, kwargs
 GROWTHS = ("last", "first", "alone")
 ROW = 1100  # elements: past every vector, unrolled loop and block of a row
 TASK = 300_000  # elements of a tensor: past a task's share, and the second cache
+MOST, PATIENCE = 100, 2.0  # results of a call, and seconds that eager takes for it
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,11 @@ class Way:
         for growth in GROWTHS:
             try:
                 found = [grown(sample, growth, n) for n in self._times(sample, growth)]
-                for call in found:
-                    function(call)
+                feasible = all(_is_feasible(function, call) for call in found)
             except Exception:
                 continue
-            return found
+            if feasible:
+                return found
         return []
 
     def _times(self, sample: Sample, growth: str) -> tuple[int, ...]:
@@ -102,6 +104,15 @@ def grown(sample: Sample, growth: str, times: int) -> Sample:
     if times > 1 and not changed:
         raise ValueError("nothing grows")
     return found
+
+
+def _is_feasible(function: Callable[[Sample], Any], sample: Sample) -> bool:
+    """Whether eager has a result in reasonable time: not a hundred thousand of them, as of
+    `unbind`, nor a factorisation of an enormous matrix. On the CPU: an index that is out of range
+    ends all work of a process on a GPU."""
+    start = time.monotonic()
+    results = function(mapped(sample, lambda v: v.cpu() if isinstance(v, torch.Tensor) else v))
+    return len(pytree.tree_leaves(results)) <= MOST and time.monotonic() - start <= PATIENCE
 
 
 def _differs(place: Place, sample: Sample) -> bool:

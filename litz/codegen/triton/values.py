@@ -181,7 +181,19 @@ class Values:
             return self.line(text, sides, inside)
         if node.op in ("check_index", "check"):
             return self._checked(node, inside)
-        return self.line(self._applied(node), sides, inside)
+        text = self._chosen_bits(node) if _chooses_zero(node) else self._applied(node)
+        return self.line(text, sides, inside)
+
+    def _chosen_bits(self, node: Expr) -> str:
+        """A choice among bits: of `x > 0 ? 0 : x`, LLVM makes an extreme if x was converted, and
+        forgets the sign of its zero."""
+        bits = "tl.int64" if node.dtype is F64 else "tl.int32"
+        yes, no = (
+            "0" if a.is_const else f"{self.operand(a)}.to({bits}, bitcast=True)"
+            for a in node.args[1:]
+        )
+        chosen = f"tl.where({self.operand(node.args[0])}, {yes}, {no})"
+        return f"{chosen}.to({TYPES[node.dtype.name]}, bitcast=True)"
 
     def _applied(self, node: Expr) -> str:
         """An op of the table. Numbers take on the type of what stands beside them."""
@@ -362,6 +374,15 @@ class Values:
         text = SPELLING[node.op].of(node.dtype).format(*operands, mask, site.number)
         given = node.args[0] if node.op == "check_index" else node.args[-1]
         return self.line(text, self.value(given).sides, inside)
+
+
+def _chooses_zero(node: Expr) -> bool:
+    """Whether it is zero, the positive one, or a float that was converted from another."""
+    if node.op != "where" or node.dtype not in (F32, F64):
+        return False
+    yes, no = sorted(node.args[1:], key=lambda a: not a.is_const)
+    is_zero = yes.is_const and yes.attr == 0 and math.copysign(1.0, yes.attr) > 0
+    return is_zero and no.op == "cast" and no.args[0].dtype.is_float
 
 
 def _divides_plainly(value: Expr, by: Expr) -> bool:
