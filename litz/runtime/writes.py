@@ -150,11 +150,12 @@ class Watch:
     """Ranges of memory, and what they were when the watch began. `record` is where the native
     function finds it: how many ranges, where they are listed, the file that tells of pages."""
 
+    _list: Any = None
+
     def __init__(
         self, tensors: Sequence[torch.Tensor], record: Any, fingerprint: Fingerprint
     ) -> None:
         self._record = record
-        self._list: Any = None
         self._copies: list[Any] = []
         with TRACKER.lock:
             ranges = [r for t in tensors for r in self._ranges(*extent(t), fingerprint)]

@@ -6,10 +6,8 @@ The graph runs as eager, or the error tells; the next compile is what it would h
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,9 +21,9 @@ from litz.capture import COMPILE_LOCK
 from litz.errors import CompileFailed, StageFailed
 from litz.passes import JOINT_PASSES, PASSES, Pass
 from tests import draws
+from tests.faults.processes import run
 from tests.stages import through_aot
 
-ROOT = Path(__file__).parent.parent.parent
 STAGES = ("capture", "optimize", "tune", "lower", "fuse", "plan", "schedule", "emit", "build",
           "link")  # fmt: skip
 ERRORS = (RuntimeError("a fault"), MemoryError(), RecursionError())
@@ -326,9 +324,5 @@ print("interrupted", stopped)
 
 def test_ctrl_c_while_it_compiles_and_calls() -> None:
     """A signal, as the terminal sends it, at six moments of compiles and thirty of calls."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CTRL_C],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert int(done.stdout.split()[-1]) >= 5
+    printed = run(CTRL_C)
+    assert int(printed.split()[-1]) >= 5

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-
-
-def run(script: str, *args: str, timeout: int = 300, **environment: str) -> str:
-    """What a script prints, if it ends well."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, *args],
-        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
-        timeout=timeout,
-    )  # fmt: skip
-    assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr[-3000:]}"
-    return done.stdout
-
+from tests.faults.processes import ROOT, run
 
 # -- fork --------------------------------------------------------------------------------------
 
@@ -161,7 +148,7 @@ if __name__ == "__main__":
     context = mp.get_context("spawn")
     torch.compile(lambda x: x + 1, backend="litz")(torch.ones(3))
     queue = context.Queue()
-    processes = [context.Process(target=work, args=(queue, k)) for k in (1, 2)]
+    processes = [context.Process(target=work, args=(queue, k)) for k in (2,)]
     for process in processes:
         process.start()
     print(sorted(queue.get(timeout=120) for _ in processes))
@@ -171,14 +158,14 @@ if __name__ == "__main__":
 """
 
 
-def test_spawned_processes(tmp_path: Path) -> None:
+def test_a_spawned_process(tmp_path: Path) -> None:
     script = tmp_path / "spawns.py"  # a child imports it by its path
     script.write_text(SPAWN)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script)], cwd=ROOT, capture_output=True, text=True,
         timeout=300, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert done.stdout.strip() == "[1, 2]", done.stderr[-3000:]
+    assert done.stdout.strip() == "[2]", done.stderr[-3000:]
 
 
 # -- small stacks ------------------------------------------------------------------------------
