@@ -314,6 +314,7 @@ def _available() -> int:
     return int(found) << 10
 
 
+@pytest.mark.alone
 def test_tensors_of_more_than_2_31_elements() -> None:
     if not Path("/proc/meminfo").exists() or _available() < 9 << 30:
         pytest.skip("it takes 6 GB, and less than 9 GB are free")
