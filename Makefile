@@ -1,16 +1,36 @@
-# make demo | test | test-ops | test-gradients | test-gpu | lint | clean. Each sets up what it needs in .venv.
+# make demo | test | test-seeds | test-repeat | test-ops | test-gradients | test-gpu | lint | clean.
+# Each sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-ops test-gradients test-gpu lint clean
+# Workers side by side, each with all threads; then what must have the machine to itself (the marker
+# `alone`). Threads that wait sleep: those of one worker would take the cores from another.
+WORKERS ?= 2
+SUITE = OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
+	-m "not alone" && $(BIN)/python -m pytest -m alone
+
+.PHONY: demo test test-seeds test-repeat test-ops test-gradients test-gpu lint clean
 
 demo: $(READY)
 	@$(BIN)/python -m litz.demo
 
 test: lint
-	@$(BIN)/python -m pytest
+	@$(SUITE)
+
+# Every test with other numbers than usual.
+SEEDS ?= 1 2 3
+test-seeds: $(READY)
+	@for seed in $(SEEDS); do \
+	  echo "LITZ_TEST_SEED=$$seed" && export LITZ_TEST_SEED=$$seed && $(SUITE) || exit 1; \
+	done
+
+# Each test that draws numbers (as far as `make test` has seen), by itself, with a hundred seeds;
+# goes on where it was stopped. Takes hours: make test-repeat TIMES=10 is a sample.
+TIMES ?= 100
+test-repeat: $(READY)
+	@$(BIN)/python -m tests.repeat --times $(TIMES) --workers $(WORKERS)
 
 # Every op in every dtype; goes on where it was stopped. Writes the op table and its page.
 test-ops: $(READY)

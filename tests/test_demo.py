@@ -82,12 +82,14 @@ def test_candidates_take_turns_and_each_begins_a_round() -> None:
     assert [len(timing.samples) for timing in found.values()] == [FEWEST_ROUNDS] * 2
 
 
+@pytest.mark.alone
 def test_the_median_is_of_seconds_a_call() -> None:
     found = interleave({"slow": lambda: time.sleep(0.004), "fast": lambda: None}, 0.2)
     assert 4 <= found["slow"].median_ms < 40
     assert 0 < found["fast"].median_ms < 0.1  # repeated within a sample, then divided
 
 
+@pytest.mark.alone
 def test_rounds_follow_the_budget() -> None:
     start = time.perf_counter()
     found = interleave({"nap": lambda: time.sleep(0.01)}, 0.3)

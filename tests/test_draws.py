@@ -123,6 +123,14 @@ def test_tests_that_draw_are_listed_and_run_alone(first: First) -> None:
     assert drawn(folder, "--drawing").keys() == numbers.keys() - {"nothing"}
 
 
+def test_workers_side_by_side_draw_and_list_the_same(first: First, tmp_path: Path) -> None:
+    beside = ("-n", "2", "--dist", "worksteal")
+    assert drawn(tmp_path, *beside) == first[1]
+    lists = [f / ".pytest_cache" / "v" / "litz" / "drawing" for f in (first[0], tmp_path)]
+    assert lists[0].read_text() == lists[1].read_text()
+    assert drawn(tmp_path, "--drawing", *beside).keys() == first[1].keys() - {"nothing"}
+
+
 def test_a_subprocess_draws_as_its_test() -> None:
     code = "import torch; from tests import draws; draws.begin(); print(torch.rand(1).item())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

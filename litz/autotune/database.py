@@ -1,8 +1,9 @@
 """The database of tuning: what was found, one JSON file a key, so that it is timed once.
 
 In: a key, which is all that a result depends on, as JSON. Out: the value kept under it, or None. A
-file is written once, by an atomic rename, with a checksum over key and value; one that cannot be
-read or is not what it says is ignored with a note. The folder belongs to the user alone. Example:
+file is written once, by an atomic rename, with a checksum over key and value. Whatever goes wrong
+as something is read is a miss with a note; as something is written, a note and one warning: no
+compile fails for it. The folder belongs to the user alone. Example:
 `Database(folder).put({"program": ...}, {"block": 8})`.
 """
 
@@ -11,17 +12,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
+import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from litz.config import Config
 
 Json = dict[str, Any]
+# Bytes of a file that is read: a thousand trials take a tenth of it.
+LARGEST = 4 << 20
+
+_warned: set[str] = set()  # folders that could not be written to: each is named once a process
 
 
 def folder_of(config: Config) -> Path | None:
-    """Where results are kept; None if they are not."""
+    """Where results are kept; None if they are not. Raises RuntimeError where nobody has a home."""
     if not config.autotune_local_cache:
         return None
     if config.cache_dir:
@@ -37,13 +45,23 @@ class Database:
         self.notes: list[str] = []
         self.folder = folder if folder is not None and self._is_ours(folder) else None
 
+    @classmethod
+    def of(cls, config: Config) -> Database:
+        """The one that the flags name."""
+        try:
+            return cls(folder_of(config))
+        except Exception as error:
+            found = cls(None)
+            found._not_kept("a folder for tuning results", error)
+            return found
+
     def _is_ours(self, folder: Path) -> bool:
         """Make the folder, and trust it if no one else can write there."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             facts = folder.stat()
-        except OSError as error:
-            self.notes.append(f"{folder} cannot be used: {error.strerror}")
+        except Exception as error:
+            self._not_kept(str(folder), error)
             return False
         if facts.st_uid != os.getuid() or facts.st_mode & 0o077:
             self.notes.append(f"{folder} is open to others; chmod 700 it, or set cache_dir")
@@ -56,35 +74,63 @@ class Database:
             return None
         path = self.folder / name_of(key)
         try:
-            found = json.loads(path.read_text())
+            found = json.loads(_text(path))
             sound = found["checksum"] == _digest(found["key"], found["value"])
-            value = found["value"] if sound and found["key"] == key else None
+            if sound and found["key"] == key and isinstance(found["value"], dict):
+                return found["value"]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError):
-            value = None
-        if not isinstance(value, dict):
-            self.notes.append(f"{path.name} is damaged, and is made anew")
+        except Exception as error:  # whatever a disk, a decoder or a deep nesting may come up with
+            self.notes.append(f"{path.name} is damaged ({_named(error)}), and is made anew")
             return None
-        return value
+        self.notes.append(f"{path.name} is damaged, and is made anew")
+        return None
 
     def put(self, key: Json, value: Json) -> None:
-        """Keep a value. A disk that is full costs a note, no compile."""
+        """Keep a value."""
         if self.folder is None:
             return
-        entry = {"key": key, "value": value, "checksum": _digest(key, value)}
+        name = ""
         try:
+            text = json.dumps({"key": key, "value": value, "checksum": _digest(key, value)})
             descriptor, name = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(entry, file, indent=1)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
             os.replace(name, self.folder / name_of(key))
-        except OSError as error:
-            self.notes.append(f"nothing is kept in {self.folder}: {error.strerror}")
+        except Exception as error:
+            self._not_kept(str(self.folder), error)
+        finally:
+            with suppress(OSError):
+                os.unlink(name)  # of a write that failed, or was interrupted
+
+    def _not_kept(self, where: str, error: Exception) -> None:
+        told = f"{where} cannot be used: {_named(error)}"
+        self.notes.append(told)
+        if where not in _warned:
+            _warned.add(where)
+            advice = "Set cache_dir, or autotune_local_cache=False."
+            warnings.warn(f"Litz keeps no results of tuning: {told}. {advice}", stacklevel=2)
 
 
 def name_of(key: Json) -> str:
     return f"{_digest(key)[:32]}.json"
 
 
+def _text(path: Path) -> str:
+    """The content of a file, if it is one: opening a pipe would wait for its writer."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST:
+            raise ValueError("no file of ours")
+        return file.read(LARGEST).decode("utf-8")
+
+
 def _digest(*parts: Json) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _named(error: Exception) -> str:
+    """An error in a few words: its text may be long, or empty."""
+    text = (getattr(error, "strerror", None) or str(error)).partition("\n")[0][:100]
+    return text or type(error).__name__

@@ -27,6 +27,12 @@ def neighbours(scheduled: ScheduledKernel, at: LoopChoice) -> Iterator[LoopChoic
                 yield replace(at, **{field: None if value == rule else value})
 
 
+def fits(scheduled: ScheduledKernel, at: LoopChoice) -> bool:
+    """Whether a kernel can be written so."""
+    choice = at.applied(scheduled.choice)
+    return all(_fits(field, value, choice, scheduled) for field, value in at.facts().items())
+
+
 def _fits(field: str, value: int, choice: Choice, scheduled: ScheduledKernel) -> bool:
     if value < 1:
         return False

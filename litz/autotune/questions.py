@@ -14,7 +14,7 @@ from typing import Any
 from litz.autotune import gpu
 from litz.autotune import space as on_cpu
 from litz.autotune.cost import Machine, roofline
-from litz.autotune.descent import neighbours
+from litz.autotune.descent import fits, neighbours
 from litz.autotune.fingerprint import fingerprint
 from litz.autotune.regions import Region, regions
 from litz.autotune.results import AnyChoice
@@ -45,12 +45,17 @@ def _unknown(_: Machine) -> float:
     return 0.0
 
 
+def _any(_: AnyChoice) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Question:
     """`mark` stands for all that the answer depends on, but for the machine; `names` are the nodes
     or kernels it is for. `listed` says what to try, given the machine's peaks, and `near` what lies
     beside a choice; `cost` is the seconds that all the places take, and `least` what one of them
-    takes if the machine does its best, as far as that is known."""
+    takes if the machine does its best, as far as that is known. What does not `fits` is no way to
+    compute it, whatever the database says."""
 
     what: str
     names: tuple[str, ...]
@@ -61,6 +66,7 @@ class Question:
     near: Callable[[AnyChoice], Iterable[AnyChoice]]
     cost: Callable[[Machine], float]
     least: Callable[[Machine], float] = _unknown
+    fits: Callable[[AnyChoice], bool] = _any
 
 
 def product_questions(
@@ -91,6 +97,7 @@ def _about_product(equal: list[Region], target: Target, config: Config) -> Quest
         lambda machine: list(space.candidates(size, target, config, machine)),
         lambda choice: space.beside(size, choice, target),  # type: ignore[arg-type]
         cost, partial(roofline, size, target) if target.kind == "cpu" else _unknown,
+        lambda choice: size.depth % (getattr(choice, "slices", None) or 1) == 0,
     )  # fmt: skip
 
 
@@ -136,7 +143,7 @@ def _about_loop(mark: str, equal: list[tuple[Kernel, ScheduledKernel]]) -> Quest
     return Question(
         f"kernel {kernel.name.partition('_')[2]}", tuple(k.name for k, _ in equal), mark,
         LoopChoice(), variant, lambda machine: list(near(LoopChoice())),
-        near, cost,  # type: ignore[arg-type]
+        near, cost, fits=partial(fits, scheduled),  # type: ignore[arg-type]
     )  # fmt: skip
 
 

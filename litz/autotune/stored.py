@@ -1,12 +1,13 @@
 """Choices and trials as the database keeps them: JSON, read back with care.
 
 In: a choice, or what was kept of one and the rule's choice beside it. Out: the other. What is not
-as a choice of that kind can be raises ValueError or TypeError. Example:
+as a choice of that kind can be raises, most often ValueError or TypeError. Example:
 `choice_of(ProductChoice(), {"block": 8})` is `ProductChoice(block=8)`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -21,6 +22,12 @@ NAMED: dict[str, Sequence[Any]] = {
     "backend": ("LITZ", "ATEN", "LOOP"), "form": FORMS, "fused": (True, False),
     "rows": (True, False), "prologue": (True, False), "stretch": range(1 << 20),
 }  # fmt: skip
+# What no choice exceeds: code grows with the first, and the others count rows or elements.
+LIMITS = {"block": 64, "vectors": 64, "unroll": 16, "lanes": 256, "slices": 64}
+LIMITS |= {"warps": 64, "stages": 16, "height": 1 << 10, "width": 1 << 10, "step": 1 << 10}
+POWERS = ("height", "width", "step", "warps")  # of two
+LONGEST = 200  # characters of a note
+MOST, MOST_POINTS = 1 << 40, 1 << 20
 
 
 def kept(choice: AnyChoice, trials: tuple[Trial, ...]) -> Json:
@@ -42,9 +49,19 @@ def choice_of(rule: AnyChoice, facts: Json) -> AnyChoice:
         return _tiling(rule, facts)
     for name, value in facts.items():
         usual = NAMED.get(name)
-        if value not in usual if usual else type(value) is not int or value < 1:
+        if usual is None:
+            usual = range(1, LIMITS.get(name, MOST) + 1)
+        sound = type(value) is type(usual[0]) and value in usual
+        if not sound or (name in POWERS and value & (value - 1)):
             raise ValueError(f"{name} cannot be {value!r}")
     return type(rule)(**facts)
+
+
+def positive(value: Any) -> float:
+    """A time, a speed or a ratio."""
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ValueError(f"{value!r} is no positive number")
+    return float(value)
 
 
 def _tiling(rule: Tiling, facts: Json) -> Tiling:
@@ -54,7 +71,11 @@ def _tiling(rule: Tiling, facts: Json) -> Tiling:
     for name, value in asdict(made).items():
         if type(value) is not type(getattr(rule, name)):
             raise ValueError(f"{name} cannot be {value!r}")
-    sound = all(type(n) is int and n > 0 for n in (*made.blocks, made.row, made.warps, made.stages))
+    # All else follows from the kernel, as whether places need 64 bits: no timing decides about it.
+    alike = replace(made, blocks=rule.blocks, row=rule.row, warps=rule.warps, stages=rule.stages)
+    counts = (*made.blocks, made.row, made.warps)
+    sound = all(type(n) is int and 0 < n <= MOST_POINTS and n & (n - 1) == 0 for n in counts)
+    sound &= 0 < made.stages <= LIMITS["stages"] and alike == rule
     if not sound or len(made.blocks) != len(rule.blocks):
         raise ValueError(f"{made} is no tiling")
     return made
@@ -64,7 +85,8 @@ def trials_of(rule: AnyChoice, rows: list[Json]) -> tuple[Trial, ...]:
     """The trials that were kept."""
 
     def one(row: Json) -> Trial:
-        ratio = None if row["ratio"] is None else Ratio(**row["ratio"])
-        return Trial(choice_of(rule, row["choice"]), ratio, str(row["note"]))
+        times = None if row["ratio"] is None else {k: positive(v) for k, v in row["ratio"].items()}
+        ratio = None if times is None else Ratio(**times)
+        return Trial(choice_of(rule, row["choice"]), ratio, str(row["note"])[:LONGEST])
 
     return tuple(map(one, rows))

@@ -20,11 +20,11 @@ import llvmlite
 import torch
 
 from litz.autotune.cost import Machine, measured, multiplying
-from litz.autotune.database import Database, Json, folder_of
+from litz.autotune.database import Database, Json
 from litz.autotune.gpu import machine_of
 from litz.autotune.questions import Question, loop_questions, product_questions
 from litz.autotune.results import AnyChoice, Finding, Ratio, Trial, Tuning
-from litz.autotune.stored import choice_of, kept, trials_of
+from litz.autotune.stored import choice_of, kept, positive, trials_of
 from litz.autotune.trial import MARGIN, Here, Variant, kernels_of
 from litz.autotune.worker import Apart
 from litz.codegen.llvm.module import structure
@@ -62,7 +62,7 @@ class Tuner:
 
     def __init__(self, graph: Graph, target: Target, config: Config, trace: Trace) -> None:
         self.graph, self.target, self.config, self.trace = graph, target, config, trace
-        self.database = Database(folder_of(config))
+        self.database = Database.of(config)
         self.choices = NO_CHOICES
         self.findings: list[Finding] = []
         self.decisions: list[Decision] = []
@@ -192,7 +192,9 @@ class Tuner:
         rule = question.default
         try:
             choice, trials = choice_of(rule, value["choice"]), trials_of(rule, value["trials"])
-        except (KeyError, TypeError, ValueError):
+            if not question.fits(choice):
+                raise ValueError(f"{choice} does not fit")
+        except Exception:  # any type may stand in any place
             self.database.notes.append(f"an entry about {question.what} makes no sense")
             return None
         return Finding(question.what, question.names, choice, rule, trials, kept=True)
@@ -226,8 +228,9 @@ class Tuner:
             return machine_of(self.target)
         key = {**self._place(), "machine": True}
         value = self.database.get(key)
-        if value is not None and set(value) == {"flops", "bandwidth"}:
-            return Machine(float(value["flops"]), float(value["bandwidth"]))
+        with suppress(KeyError, ValueError):  # of what is kept, if it makes sense
+            if value is not None:
+                return Machine(positive(value["flops"]), positive(value["bandwidth"]))
         machine = measured(self.target.threads)
         self.database.put(key, vars(machine))
         return machine

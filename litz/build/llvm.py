@@ -6,13 +6,13 @@ machine handed to an execution engine belongs to it, so each engine gets one of 
 
 from __future__ import annotations
 
-import ctypes
+import os
 from functools import cache
-from pathlib import Path
 
 import llvmlite.binding as llvm
-import torch
+from llvmlite.binding import ffi
 
+from litz.build.openmp import symbols
 from litz.errors import InternalError
 from litz.ir.source import Binary
 from litz.target import Target
@@ -25,29 +25,15 @@ def _start() -> None:
     which compiles a graph; llvmlite itself lets in one at a time as well."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    for name in ("GOMP_parallel", "omp_get_max_threads", "omp_get_thread_num",
-                 "omp_get_num_threads"):  # fmt: skip
-        llvm.add_symbol(name, _openmp_symbol(name))
+    for name, address in symbols().items():
+        llvm.add_symbol(name, address)
 
 
-# Without an OpenMP library every kernel runs on the calling thread.
-_ONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
-
-
-def _openmp_symbol(name: str) -> int:
-    for library in _openmp_libraries():
-        try:
-            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-        except AttributeError:
-            continue
-    return ctypes.cast(_ONE, ctypes.c_void_p).value or 0
-
-
-@cache
-def _openmp_libraries() -> list[ctypes.CDLL]:
-    """The OpenMP torch itself loaded: bundled beside it, or found by the process."""
-    found = sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))
-    return [ctypes.CDLL(str(p)) for p in found] + [ctypes.CDLL(None)]
+# A process is forked while no thread is inside LLVM: it would stay as it is in the child.
+_INSIDE = ffi.lib._lock
+os.register_at_fork(
+    before=_INSIDE.__enter__, after_in_parent=_INSIDE.__exit__, after_in_child=_INSIDE.__exit__
+)
 
 
 def _machine(target: Target, level: int) -> llvm.TargetMachine:

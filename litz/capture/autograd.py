@@ -6,6 +6,7 @@ hands to `compile_graph`: one inference graph, or a forward and, later, a backwa
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,6 +33,15 @@ STATIC = "litz_static"
 CompileGraph = Callable[[torch.fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
 # (joint module, inputs, keywords of torch's) -> a forward and a backward module
 Partition = Callable[..., tuple[torch.fx.GraphModule, torch.fx.GraphModule]]
+
+
+def _unlock() -> None:
+    """In a forked process: whoever else was compiling is not there."""
+    if not COMPILE_LOCK._is_owned():  # by the thread that forked, in the middle of a compile
+        COMPILE_LOCK._at_fork_reinit()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def through_autograd(

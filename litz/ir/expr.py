@@ -50,8 +50,12 @@ class Expr:
     simple: Expr | None  # the simplified form, once `ir/index.py` has found it
 
     def __repr__(self) -> str:
-        from litz.ir.text import expr_text
-
+        try:
+            from litz.ir.text import expr_text
+        except ImportError:
+            # The modules are still loading each other: under -OO, `dataclass` prints the defaults
+            # of a class as its docstring.
+            return self.op
         return expr_text(self)
 
     @property

@@ -24,7 +24,7 @@ def _is_foldable(
     ends_in_sum: bool,
 ) -> torch.Tensor:
     """`bias` is what the shifts amount to; `ends_in_sum` if the last one is added at the end."""
-    sound = torch.ones((), dtype=torch.bool)
+    sound = torch.ones((), dtype=torch.bool, device=weight.device)
     if bias is not None:
         sound = bias.isfinite().all()
     if scale is None:  # what was infinite before it was added up stays so

@@ -16,7 +16,10 @@ scale go into the weights?) are answered when a set is made; a set that does not
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import weakref
+from collections import OrderedDict
 from typing import Any, Literal
 
 import torch
@@ -101,7 +104,8 @@ class Held:
         self._packing = [s for s in plan.graph.body[: plan.graph.prepared] if isinstance(s, Extern)]
         self.questions = [b.name for s in self._packing if s.asks for b in s.writes]
         self.is_final = set(plan.sources) <= set(plan.graph.constants)  # and so made for good
-        self.sets: dict[tuple[int, ...], HeldSet] = {}  # in the order they were last looked for
+        # In the order they were last looked for.
+        self.sets: OrderedDict[tuple[int, ...], HeldSet] = OrderedDict()
         self.made = 0  # how often
         self._unseen = _nothing_seen(plan)
         self._prepare = NATIVE(binary.address[source.preparation.name])
@@ -110,6 +114,7 @@ class Held:
         self._check: Check = config.cpp.weight_prepack_check
         self._poison = config.debug_poison_memory
         self._lock = threading.Lock()
+        ALL.add(self)
 
     @property
     def bytes(self) -> int:
@@ -156,19 +161,23 @@ class Held:
         return Watch([t for t in parameters if t.is_inference()], one.record, self._fingerprint)
 
     def _bind(self, space: Workspace, one: HeldSet) -> None:
+        """The table comes last. Until it is whole its record is nobody's, so that a call behind an
+        interrupt binds anew."""
+        space.hold(self._layout, {}, ctypes.addressof(self._unseen))
         space.held = one
         space.hold(self._layout, one.tensors, one.place)
 
     def _set_of(self, parameters: tuple[torch.Tensor, ...]) -> HeldSet:
         key = tuple(t.data_ptr() for t in parameters)
-        one = self.sets.pop(key, None)
+        one = self.sets.get(key)
         if one is None:
             for oldest in list(self.sets)[: max(len(self.sets) + 1 - MOST_SETS, 0)]:
                 self._drop(oldest)
             one = HeldSet(self._plan, self._packing, self._poison)
             one.seen[: len(key)] = key
             one.owners = watched(parameters, self, lambda held: held._drop(key))
-        self.sets[key] = one
+            self.sets[key] = one
+        self.sets.move_to_end(key)  # in one step: what is not listed is not dropped either
         return one
 
     def _drop(self, key: tuple[int, ...]) -> None:
@@ -196,6 +205,19 @@ class Held:
                 one.known[made.name] = op_of(step)(*(_operand(a, known) for a in step.args))
         one.fits = all(one.known[name].item() for name in self.questions)
         self.made += 1
+
+
+ALL: weakref.WeakSet[Held] = weakref.WeakSet()
+
+
+def _unlock() -> None:
+    """In a forked process: the threads that held these are not there, and what they were making is
+    made anew."""
+    for held in list(ALL):
+        held._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 def _operand(value: Any, known: dict[str, torch.Tensor]) -> Any:

@@ -150,6 +150,8 @@ class Watch:
     """Ranges of memory, and what they were when the watch began. `record` is where the native
     function finds it: how many ranges, where they are listed, the file that tells of pages."""
 
+    _list: Any = None
+
     def __init__(
         self, tensors: Sequence[torch.Tensor], record: Any, fingerprint: Fingerprint
     ) -> None:
@@ -159,9 +161,9 @@ class Watch:
             ranges = [r for t in tensors for r in self._ranges(*extent(t), fingerprint)]
             self._list = (ctypes.c_int64 * (4 * len(ranges)))(*(n for r in ranges for n in r))
             self._tracked = [(at, at + size) for kind, at, size, _ in ranges if kind == TRACKED]
-            record[0], record[1] = len(ranges), ctypes.addressof(self._list)
-            record[2] = TRACKER.pagemap
             TRACKER.watches.add(self)
+            record[1], record[2] = ctypes.addressof(self._list), TRACKER.pagemap
+            record[0] = len(ranges)  # last: from here on the record is looked at
 
     def _ranges(
         self, start: int, end: int, fingerprint: Fingerprint
@@ -184,6 +186,11 @@ class Watch:
 
     def end_if_within(self, start: int, end: int) -> None:
         if any(low < end and start < high for low, high in self._tracked):
+            self.end()
+
+    def __del__(self) -> None:
+        """Behind an interrupt nobody may have got it: its list goes, the record stays."""
+        if self._list is not None and self._record[1] == ctypes.addressof(self._list):
             self.end()
 
     def end(self) -> None:

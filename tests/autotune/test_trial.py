@@ -49,6 +49,7 @@ def test_the_users_generator_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.alone
 def test_what_computes_more_takes_longer() -> None:
     slow = "x[o0] + sin(sin(sin(sin(sin(sin(x[o0]))))))*f32(0.0) + f32(1.0)"
     ratio = Here(host(1), snapshot({})).compared(_variant(), _variant(slow), 0.2)

@@ -72,6 +72,7 @@ def _explained(folder: Path, model: nn.Module | None = None, **options: Any) -> 
     model = (model or Model()).eval()
     x = torch.randn(16, 64)
     flags = {"max_autotune_gemm": True, "cache_dir": str(folder), "on_error": "raise"}
+    flags |= {"max_autotune_budget_seconds": 60.0}  # what is not all tried in time is not kept
     torch._dynamo.reset()
     with torch.no_grad(), litz.config.patch({**flags, **options}):
         notes = litz.explain(model, x)

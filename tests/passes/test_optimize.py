@@ -167,6 +167,7 @@ def _chain(length: int) -> Graph:
     return Graph(torch.fx.GraphModule(torch.nn.Module(), graph))
 
 
+@pytest.mark.alone
 def test_time_is_linear() -> None:
     def seconds(length: int) -> float:
         best = float("inf")

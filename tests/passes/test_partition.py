@@ -413,6 +413,7 @@ def _joint(ops: int) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
+@pytest.mark.alone
 def test_time_is_linear() -> None:
     def seconds(ops: int) -> float:
         best = float("inf")

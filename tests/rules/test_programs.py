@@ -129,6 +129,7 @@ def seconds(length: int) -> float:
     return best
 
 
+@pytest.mark.alone
 def test_time_is_linear_in_a_shared_chain() -> None:
     small, large = seconds(500), seconds(4000)
     assert large < 8 * small * 2.5, f"{small * 1e3:.1f} ms for 500, {large * 1e3:.1f} for 4000"
