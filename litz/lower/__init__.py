@@ -54,6 +54,7 @@ from litz.lower import (
 )
 from litz.lower.bindings import Unchecked, asserted, told_by
 from litz.lower.extern import lower_check, lower_extern, lower_update
+from litz.lower.messages import name_checks
 from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
@@ -120,7 +121,8 @@ def lower(
         elif node.op == "output":
             outputs = tuple(_output(known, value) for value in node.args[0])  # type: ignore
     held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
-    body = needed_steps([step for step in low.body if _runs(step)], inputs, outputs)
+    steps = name_checks(low.body, graph.nodes)
+    body = needed_steps([step for step in steps if _runs(step)], inputs, outputs)
     chosen = tuple(low.decisions)
     return LoopProgram(tuple(inputs), held, body, outputs, frozenset(low.static), chosen)
 
