@@ -1,8 +1,8 @@
 """Calls whose values eager's kernels refuse: indices, divisors, targets and probabilities.
 
 In: nothing. Out: `VALUES[name]`, a function and the inputs it is called with, which eager refuses;
-`tests/ops/refusals.py` runs them. Names say what is wrong: 7 is
-too large, -1 counts from the end, -9 is before the beginning.
+`tests/ops/refusals.py` runs them. Names say what is wrong: 7 is too large, -1 counts from the end,
+-9 is before the beginning.
 """
 
 from __future__ import annotations
@@ -176,6 +176,8 @@ def _counts() -> Iterator[Entry]:
     mask = torch.ones(6, dtype=torch.bool)
     for n in (1, 4):
         yield f"masked_scatter of {n}", _masked_scatter, (torch.zeros(6), mask, torch.ones(n))
+    bytes_ = mask.to(torch.uint8)
+    yield "masked_scatter of bytes", _masked_scatter, (torch.zeros(6), bytes_, torch.ones(6))
     lengths = torch.tensor([1, 2])
     yield "segment_reduce", lambda x, n: torch.segment_reduce(x, "sum", lengths=n), (ROW, lengths)
     scale, zero = torch.ones(5), torch.full((5,), 300, dtype=torch.int32)
