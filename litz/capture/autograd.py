@@ -52,6 +52,7 @@ def through_autograd(
 ) -> Callable[..., Any]:
     """Functionalise, decompose and (for training) split into forward and backward."""
 
+    _keep_asserts(module)
     plain: list[Callable[..., Any]] = []  # the graph, if nothing need stand around it
     modes = reason_in_modes(inputs)  # asked here: AOTAutograd traces in modes of its own
 
@@ -75,6 +76,14 @@ def through_autograd(
     )
     wrapped = hook(module, inputs)
     return straight(plain[0]) if plain else wrapped  # type: ignore[no-any-return]
+
+
+def _keep_asserts(module: torch.fx.GraphModule) -> None:
+    """An assertion without a message is no effect to AOTAutograd, which drops it; with one, it is.
+    So it gets the one that eager would raise."""
+    for node in module.graph.nodes:
+        if node.target is torch._assert_async and len(node.args) == 1 and not node.kwargs:
+            node.args = (*node.args, "Expected Tensor with single nonzero value, but got zero")
 
 
 def parameters_of(

@@ -8,19 +8,23 @@ are loops (softmax, norms, activations), without those that a kernel or ATen doe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp import decompositions as torch_decompositions
+from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 from litz.capture.foreach import foreach_decompositions
+from litz.ir import between_op as between_op  # registers the op
 from litz.ir.dtypes import BF16, F16
 from litz.ir.expr import const
+from litz.ir.refused import may_refuse, refuses
 
 aten = torch.ops.aten
 
@@ -125,8 +129,7 @@ def _index_reduce(
     if not x.dim():  # one number, which is a row of one as well
         x, index, source = (t.reshape(1) for t in (x, index, source))
         return _index_reduce(x, 0, index, source, reduce, include_self=include_self).reshape(())
-    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
-    places = index.view(shape).expand_as(source)
+    places = _spread_index(x, dim, index, source)
     return aten.scatter_reduce.two(x, dim, places, source, reduce, include_self=include_self)
 
 
@@ -151,9 +154,98 @@ def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
     return torch.where(x <= number(threshold), number(value), x)
 
 
-# Ours: torch has no decomposition of these, or one that gives other numbers than eager.
+def _index_add(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
+) -> Any:  # fmt: skip
+    """Whole slices, each added where its index says. Torch's own goes through `index_put`, which
+    takes negative indices, and eager refuses them."""
+    if x.dtype.is_complex:
+        return NotImplemented
+    if not x.dim():
+        x, index, source = (t.reshape(1) for t in (x, index, source))
+        return _index_add(x, 0, index, source, alpha=alpha).reshape(())
+    places = _spread_index(x, dim, index, source)
+    outermost = x.dim() > 1 and dim % x.dim() in (0, x.dim() - 1)
+    if alpha == 1 and outermost and index.dtype is torch.int64:
+        return aten.scatter_add(x, dim, places, source)
+    # Eager's kernel is another one here, and what it raises for an index outside is, too.
+    scaled = source if alpha == 1 else source * alpha
+    return aten.scatter_reduce.two(x, dim, places, scaled, "sum")
+
+
+def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
+    """Whole slices, each copied to where its index says; see `_index_add`."""
+    if x.dtype.is_complex or index.dtype is not torch.int64:  # eager takes no other index
+        return NotImplemented
+    if not x.dim():
+        x, index, source = (t.reshape(1) for t in (x, index, source))
+        return _index_copy(x, 0, index, source).reshape(())
+    if not source.dim():
+        source = source.expand([1 if d == dim % x.dim() else n for d, n in enumerate(x.shape)])
+    return aten.scatter.src(x, dim, _spread_index(x, dim, index, source), source)
+
+
+def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
+    """Slices that are one number. Negative indices count from the end here, which torch's own, made
+    of `index_copy`, would not let them."""
+    if index.dtype is not torch.int64:  # eager takes no other index
+        return NotImplemented
+    row = x if x.dim() else x.reshape(1)
+    if not isinstance(value, torch.Tensor):
+        value = torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
+    places = [*[None] * (dim % row.dim()), index]
+    return aten.index_put(row, places, value.to(x.dtype)).reshape(x.shape)
+
+
+def _spread_index(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor
+) -> torch.Tensor:
+    """An index of slices as one of their elements."""
+    shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
+    return index.reshape(shape).to(torch.int64).expand_as(source)
+
+
+def _max_unpool(
+    x: torch.Tensor, indices: torch.Tensor, size: Sequence[int], rank: int
+) -> torch.Tensor:
+    """Values where they were before a pool. Torch's own counts through all planes at once, so that
+    an index outside of its plane, which eager refuses, would write into another one."""
+    planes = x.shape[:-rank]
+    zeros = x.new_zeros([*planes, math.prod(size)])
+    places, values = (t.reshape([*planes, -1]) for t in (indices, x))
+    return aten.scatter.src(zeros, -1, places, values).view([*planes, *size])
+
+
+def _max_unpool2d(x: torch.Tensor, indices: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+    return _max_unpool(x, indices, size, 2).contiguous(memory_format=suggest_memory_format(x))
+
+
+def _max_unpool3d(
+    x: torch.Tensor, indices: torch.Tensor, size: Sequence[int], *_: Any
+) -> torch.Tensor:
+    return _max_unpool(x, indices, size, 3)
+
+
+def _of_probabilities(
+    decomposition: Callable[..., Any], x: torch.Tensor, target: torch.Tensor, *args: Any, **kw: Any
+) -> Any:
+    """Torch's decomposition of a cross entropy, which looks at no value, behind eager's checks."""
+    text = "all elements of {} should be between 0 and 1"
+    x = torch.ops.litz.between(x, 0.0, 1.0, text.format("input"))
+    target = torch.ops.litz.between(target, 0.0, 1.0, text.format("target"))
+    return decomposition(x, target, *args, **kw)
+
+
+# Ours: torch has no decomposition of these, or one that gives other numbers than eager, or that
+# takes what eager refuses.
 OURS = {
+    aten.index_add.default: _index_add,
+    aten.index_copy.default: _index_copy,
+    aten.index_fill.int_Scalar: _index_fill,
+    aten.index_fill.int_Tensor: _index_fill,
     aten.index_reduce.default: _index_reduce,
+    aten.max_unpool2d.default: _max_unpool2d,
+    aten.max_unpool3d.default: _max_unpool3d,
     aten.put.default: _put,
     aten.threshold.default: _threshold,
 }
@@ -175,7 +267,42 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     if not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax"):  # before 2.13
         for overload in MAYBE_OF_NOTHING:
             table[overload] = partial(_of_maybe_nothing, table[overload])
+    entropy = aten.binary_cross_entropy.default
+    table[entropy] = partial(_of_probabilities, table[entropy])
     for packet in KEPT_WHOLE:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
-    return table
+    return {op: _unless_refused(op, apart) for op, apart in table.items()}
+
+
+class _Depth(threading.local):
+    """How many decompositions are under way in a thread."""
+
+    inside = 0
+
+
+_DEPTH = _Depth()
+
+
+def _unless_refused(op: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """An op stays whole in types for which eager's kernel raises: ATen then raises as well. Ops
+    that a decomposition is made of may be given any type, since eager never sees them."""
+    asked = may_refuse(str(op))
+
+    def taken_apart(*args: Any, **kwargs: Any) -> Any:
+        if asked and not _DEPTH.inside and _is_refused(op, args, kwargs):
+            return NotImplemented
+        _DEPTH.inside += 1
+        try:
+            return decomposition(*args, **kwargs)
+        finally:
+            _DEPTH.inside -= 1
+
+    return taken_apart
+
+
+def _is_refused(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    if kwargs.get("dtype") is not None or any(t.device.type != "cpu" for t in tensors):
+        return False
+    return refuses(str(op), (str(t.dtype) for t in tensors))

@@ -7,6 +7,8 @@ eager raises there, whose text says more. Example: `IndexOutOfRange(origin, 7, 5
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from litz.errors.roots import Place, UserError, where
 
 
@@ -86,7 +88,10 @@ class ScalarAssertion(UserError, RuntimeError):
     fit is not defined.
     """
 
-    def __init__(self, message: str, where: str) -> None:
-        self.where = where
-        told = f"{message.rstrip('.')}: {where}."
+    def __init__(
+        self, message: str, where: str, values: Mapping[str, float] | None = None
+    ) -> None:  # fmt: skip
+        self.where, self.values = where, dict(values or {})
+        given = ", ".join(f"{name} is {value}" for name, value in self.values.items())
+        told = f"{message.rstrip('.')}{f' ({given})' if given else ''}: {where}."
         super().__init__(f"{told} Mend the data, or what the program says of it.")

@@ -61,7 +61,9 @@ def constant_name(path: str) -> str:
 
 def origin_of(node: torch.fx.Node) -> Origin:
     """The captured op and the innermost line of the user's program that asked for it."""
-    return Origin(node.name, str(node.target), _user_line(node.meta.get("stack_trace") or ""))
+    ordered = str(node.target) == "with_effects"  # around an op whose calls keep their order
+    op = node.args[1] if ordered else node.target
+    return Origin(node.name, str(op), _user_line(node.meta.get("stack_trace") or ""))
 
 
 def _user_line(stack_trace: str) -> str:

@@ -31,6 +31,7 @@ from litz.ir.program import (
     ViewArg,
     exprs_of,
 )
+from litz.ir.refused import may_refuse, refuses
 from litz.ir.sizes import roots, sizes_of, used_in
 from litz.lower import (
     attention,
@@ -54,6 +55,7 @@ from litz.lower import (
 )
 from litz.lower.bindings import Unchecked, asserted, told_by
 from litz.lower.extern import lower_check, lower_extern, lower_update
+from litz.lower.messages import name_checks
 from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
@@ -120,7 +122,8 @@ def lower(
         elif node.op == "output":
             outputs = tuple(_output(known, value) for value in node.args[0])  # type: ignore
     held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
-    body = needed_steps([step for step in low.body if _runs(step)], inputs, outputs)
+    steps = name_checks(low.body, graph.nodes)
+    body = needed_steps([step for step in steps if _runs(step)], inputs, outputs)
     chosen = tuple(low.decisions)
     return LoopProgram(tuple(inputs), held, body, outputs, frozenset(low.static), chosen)
 
@@ -194,6 +197,7 @@ def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
     return low.buffer(like, name)
 
 
+TORCH_NAMES = {dtype: str(known) for known, dtype in FROM_TORCH.items()}
 # What a program spells to change a type.
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
 # Differences that a program spells the other way round.
@@ -221,6 +225,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     low.by_program = low.asked in (str(node.target), *CASTS, *REVERSED)
     _check_supported(low, like)
     lowering = None if told.binds else rule_for(node.target)  # what tells sizes is asked for them
+    if low.by_program and _is_refused(low, args, kwargs):
+        lowering = None  # and ATen says why
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
         if not is_view and _is_empty(like):  # there is nothing to compute
@@ -252,6 +258,14 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         for condition in low.unchecked.ready(low.told):
             lower_check(low, condition)
     return results
+
+
+def _is_refused(low: Lowering, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether eager raises for operands of these types."""
+    if low.target.kind != "cpu" or kwargs.get("dtype") is not None or not may_refuse(low.asked):
+        return False
+    views = (v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View))
+    return refuses(low.asked, (TORCH_NAMES.get(v.dtype, v.dtype.name) for v in views))
 
 
 def _is_by_element(node: torch.fx.Node) -> bool:

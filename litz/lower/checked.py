@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
+from litz.ir import between_op as between_op  # registers the op that has a rule here
 from litz.ir.checks import Site
 from litz.ir.dtypes import F64, I64
 from litz.ir.expr import Expr, apply, bitcast, cast, const
 from litz.ir.index import ZERO
 from litz.ir.program import loads
-from litz.lower.values import Lowering
+from litz.lower.registry import NotGenerated, rule
+from litz.lower.values import Lowering, View, widen
 
 # What eager raises for an op that is lowered as another one: an IndexError is "index", a
 # RuntimeError "gather". Without an entry it is what the op raises that does the work.
@@ -77,7 +81,11 @@ def _site(low: Lowering, how: Index) -> Site:
 
 def checked_divisor(low: Lowering, divisor: Expr) -> Expr:
     """A divisor of integers, which must not be zero; of a number or a size nothing is asked."""
-    if not low.target.refuses_zero_divisors or not loads(divisor):
+    if not low.target.refuses_zero_divisors:
+        return divisor
+    if divisor.is_const and not divisor.attr:
+        raise NotGenerated("eager refuses to divide by zero")
+    if not loads(divisor):
         return divisor
     return low.check("check_divisor", Site("divisor", low.asked, low.origin.line), divisor)
 
@@ -89,3 +97,16 @@ def checked_between(low: Lowering, value: Expr, least: float, most: float, text:
     site = Site("value", low.asked, low.origin.line, text=text)
     bits = bitcast(cast(value, F64), I64)
     return low.check("check", site, apply("and", above, below), bits, ZERO, value)
+
+
+@rule("between", namespace="litz")
+def _lower_between(
+    low: Lowering, like: torch.Tensor, x: View, least: float, most: float, text: str
+) -> View:
+    if x.dtype.kind == "x":
+        raise NotGenerated("a type that is not generated")
+
+    def value(p: tuple[Expr, ...]) -> Expr:
+        return checked_between(low, widen(x.at(p), x.dtype), least, most, text)
+
+    return low.pointwise(like, value)

@@ -18,6 +18,7 @@ from litz.ir.dtypes import BF16, F16, F32, F64, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ravel
 from litz.ir.program import Extern
+from litz.lower.checked import checked_between
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import sizes
 from litz.lower.values import Lowering, Value, View, dtype_of, element
@@ -101,6 +102,9 @@ def _between(
     low: Lowering, like: torch.Tensor, _: View, start: float = 0.0, stop: float = 1.0, **__: Any
 ) -> View:
     dtype = dtype_of(like.dtype)
+    most = torch.finfo(like.dtype).max
+    if not (-most <= start <= stop <= most and stop - start <= most):
+        raise NotGenerated("eager refuses such a range")
     span, first = const(stop - start, dtype.compute), const(start, dtype.compute)
 
     def draw(p: tuple[Expr, ...], seed: Expr, number: Expr) -> Expr:
@@ -147,9 +151,15 @@ def _is_shape(value: Any) -> bool:
 def _bernoulli(low: Lowering, like: torch.Tensor, x: View, p: Value = None, **_: Any) -> View:
     """1 with the probability that the argument (or, without one, the tensor itself) gives."""
     chance = x if p is None else p
+    if not isinstance(chance, View | Expr) and not 0 <= float(chance) <= 1:
+        raise NotGenerated("eager refuses such a probability")
 
     def draw(place: tuple[Expr, ...], seed: Expr, number: Expr) -> Expr:
         below = element(chance, place, F32)
+        if isinstance(chance, View):
+            exact = element(chance, place, chance.dtype)
+            checked = checked_between(low, exact, 0.0, 1.0, "bernoulli expects p to be in [0, 1]")
+            below = cast(checked, F32)
         return cast(apply("lt", _uniform(_bits(seed, number), F32), below), _computed(like))
 
     return _drawn(low, like, draw)

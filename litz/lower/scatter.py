@@ -34,6 +34,8 @@ from litz.lower.values import (
     to_storage,
 )
 
+# What `index_add` becomes where eager raises an IndexError; else it becomes a `scatter_add`.
+REDUCED = "aten.scatter_reduce"
 MODES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
 
@@ -142,9 +144,8 @@ def _scatter_along(
         if not isinstance(source, View)
         else cast(source.at(_inside(source, here)), dtype.compute)
     )
-    # Eager's kernel for rows of numbers is another one.
-    by_number = low.asked.startswith("aten.index_add") and len(x.shape) < 2
-    how = Index(dim, kind="index" if by_number else "gather")
+    slices = low.asked.startswith("aten.index_add") and low.origin.op.startswith(REDUCED)
+    how = Index(dim, kind="index" if slices else "gather")
     if x.shape:
         place[dim] = checked_index(low, index.at(here), x.shape[dim], how)
     else:  # one number, as a row of one
@@ -249,6 +250,8 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
     shape = sizes(like.shape)
     if dtype.kind == "x" or any(s is ZERO for s in (*shape, *source.shape)):
         raise NotGenerated("a type that is not generated, or an empty tensor")
+    if mask.dtype is not BOOL:
+        raise NotGenerated("eager refuses other masks")
     count = low.row_buffer((product(shape),), I64)
     (flat,) = positions(count.shape)
 

@@ -62,9 +62,9 @@ def misaligned(name: str, address: int, size: int) -> NoReturn:
     raise InputMismatch(name, f"an address that is a multiple of {size}", f"{address:#x}")
 
 
-def check_failed(message: str, where: str) -> NoReturn:
-    """Raise: a symbolic number is not as the program says."""
-    raise ScalarAssertion(message, where)
+def check_failed(message: str, where: str, **values: float) -> NoReturn:
+    """Raise: symbolic numbers are not as the program says."""
+    raise ScalarAssertion(message, where, values)
 
 
 def where(origins: Iterable[Origin]) -> str:

@@ -5,7 +5,7 @@ In: the calls that tell sizes, and all that waits for them. Out: lines of Python
     result = op_3(x0)
     n_u0 = result.shape[0]
     table[7] = n_u0
-    if not (n_u0 <= 8): check_failed("Runtime assertion failed ...", "... (model.py:12)")
+    if not (n_u0 <= 8): check_failed("Runtime assertion failed ...", "... (model.py:12)", u0=n_u0)
     y5 = empty((n_u0, ), (1, ), float32)
 """
 
@@ -87,7 +87,9 @@ def check_line(step: Extern) -> str:
     condition, message = _checked(step)
     if condition.is_const and condition.attr:
         return ""
-    told = f"{message}, {where(step.origins)!r}"
+    known = sorted(roots(condition), key=lambda size: str(size.attr[0]))
+    values = "".join(f", {size.attr[0]}={local_name(size)}" for size in known)
+    told = f"{message}, {where(step.origins)!r}{values}"
     return f"if not {number_text(condition)}: check_failed({told})"
 
 

@@ -181,6 +181,11 @@ TEXTS: list[tuple[LitzError, str]] = [
         "suite 'gpu' cannot run here: torch finds no CUDA device here. Choose another suite.",
     ),
     (
+        ScalarAssertion("too many.", "aten._assert_scalar.default (model.py:3)", {"u0": 9}),
+        "too many (u0 is 9): aten._assert_scalar.default (model.py:3). "
+        "Mend the data, or what the program says of it.",
+    ),
+    (
         ScalarAssertion("u0 <= 8 does not hold.", "aten._assert_scalar.default (model.py:3)"),
         "u0 <= 8 does not hold: aten._assert_scalar.default (model.py:3). "
         "Mend the data, or what the program says of it.",
