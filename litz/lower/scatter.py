@@ -208,7 +208,8 @@ def _scatter_combined(
     target = _started(low, like, x, mode)
     if not _is_empty(index):
         if not isinstance(source, View):  # a number is rounded to the type of the tensor
-            source = cast(const(source, dtype_of(like.dtype)), target.dtype.compute)
+            dtype = dtype_of(like.dtype)
+            source = cast(cast(element(source, (), dtype), dtype), dtype.compute)
         _scatter_along(low, target, x, dim % max(len(x.shape), 1), index, source, mode)
     return _finished(low, like, target)
 
