@@ -62,6 +62,8 @@ REDUCTIONS: dict[str, Function] = {
     "pairwise_distance": lambda x: F.pairwise_distance(x, x.flip(0)),
     "cosine_similarity": lambda x: F.cosine_similarity(x, x.flip(0), dim=1),
     "cdist": lambda x: torch.cdist(x[:8], x[8:20], compute_mode="donot_use_mm_for_euclid_dist"),
+    "cdist by products": lambda x: torch.cdist(x[:30], x[30:]),
+    "cdist of order 1": lambda x: torch.cdist(x[:8], x[8:20], p=1),
     "adaptive_avg_pool": lambda x: F.adaptive_avg_pool1d(x[:, None], 7),
 }
 # Those of halves; what is summed in float32 and rounded once differs from the above in that alone.
