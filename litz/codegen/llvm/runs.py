@@ -5,13 +5,13 @@ elements, runs are added up in f64: so the error of a sum is that of its runs, h
 and of many runs most cancels. With u half a unit in the last place, a run of k positive numbers is
 off by about k^(1/2) / 4 u, and a mean over m runs by m^(1/2) less.
 
-    rows in lanes        32 additions; errors cancel over 16 to 64 accumulators as well
+    rows in lanes        64 additions; errors cancel over 16 to 64 accumulators as well
     lanes that are rows  16 additions, as eager has; from 64 rows on 32
-    wide_sum             to be no further off than a sum in f64 that is rounded once: 32 additions
-                         of rows in lanes; of lanes that are rows no more than the root of all, or
+    wide_sum             to be no further off than a sum in f64 that is rounded once: as many of
+                         rows in lanes; of lanes that are rows no more than the root of all, or
                          f64 from the first one on
 
-Example, sums over 1000 x n elements, n unknown: `{r1: 32, r0: max(32 // max(n, 1), 1)}`: after 32
+Example, sums over 1000 x n elements, n unknown: `{r1: 64, r0: max(64 // max(n, 1), 1)}`: after 64
 turns of the inner axis, should it have more, and after as many turns of the outer one as make a
 run.
 """
@@ -29,11 +29,11 @@ from litz.ir.program import Phase
 from litz.ir.sizes import count_of, rounded_up
 
 # Additions of a run.
-TURNS = 32
-# The same where each lane is a row of its own, of fewer than `MANY` points. (Of 32 in one run, sums
-# are up to 2.1 times as far off as eager's, in two runs never further. From 64 on, runs of 32 are
-# at most 1.6 times as far off.)
-TURNS_APART, MANY = 16, 64
+TURNS = 64
+# The same where each lane is a row of its own: of fewer than `MANY` points, and of as many. (Of 32
+# points in one run, sums are up to 2.1 times as far off as eager's, in two runs never further. From
+# 64 on, runs of 32 are at most 1.6 times as far off.)
+TURNS_APART, TURNS_OF_MANY, MANY = 16, 32, 64
 # The shortest runs of a `wide_sum` that cost less than f64.
 SHORTEST = 8
 
@@ -52,11 +52,13 @@ def runs_of(reduces: Sequence[Expr], phase: Phase, step: int, apart: bool) -> Ru
     lane is a row of its own."""
     points = count_of(phase.inner)
     many = points.is_const and points.number >= MANY
-    turns, wide = TURNS if many or not apart else TURNS_APART, False
+    turns, wide = TURNS, False
+    if apart:
+        turns = TURNS_OF_MANY if many else TURNS_APART
     sums_wide = any(REDUCTIONS[n.attr[0]].widens for n in reduces)
     if apart and sums_wide and not _is_part(phase):
         root = 1 << (points.number.bit_length() - 1) // 2 if points.is_const else SHORTEST
-        turns, wide = (min(root, TURNS), False) if root >= SHORTEST else (TURNS_APART, True)
+        turns, wide = (min(root, turns), False) if root >= SHORTEST else (TURNS_APART, True)
     return Runs(put_aside_at(phase.inner, step, turns), wide)
 
 
