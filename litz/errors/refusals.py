@@ -78,6 +78,22 @@ class ValueRefused(UserError, RuntimeError):
         super().__init__(f"{text}{f' ({found})' if found else ''}{where(origin)}.")
 
 
+class OutOfMemory(UserError, RuntimeError):
+    """There was no memory for the rows that a kernel keeps while it runs.
+
+    Eager raises a RuntimeError where it cannot allocate a tensor, and so is this. The results of
+    the call are not there; the next one may succeed. Free memory, or compute on smaller tensors.
+    """
+
+    def __init__(self, size: int | None = None) -> None:
+        self.size = size
+        what = "memory" if size is None else f"{size} bytes"
+        super().__init__(
+            f"a kernel could not allocate {what} for the rows that it keeps. "
+            "Free memory, or compute on smaller tensors."
+        )
+
+
 class ScalarAssertion(UserError, RuntimeError):
     """A size or a number that only data tells is not as the program says it is.
 

@@ -37,6 +37,7 @@ from litz.ir.program import (
     ViewArg,
     read,
     steps_to_hold,
+    written,
 )
 from litz.rewrite import Simplifier
 from litz.target import Target
@@ -121,16 +122,15 @@ def _shown(program: LoopProgram) -> set[Buffer]:
 def _needed_outside(
     program: LoopProgram, groups: list[Group], inputs: set[Buffer]
 ) -> list[set[Buffer]]:
-    """For each group, the buffers it writes that another group reads or the caller sees."""
+    """For each group, the buffers it writes that another group reads or writes, or the caller
+    sees."""
     shown = _shown(program) | inputs
-    readers: dict[Buffer, set[int]] = {}
+    users: dict[Buffer, set[int]] = {}
     for group in groups:
         for step in group.steps:
-            for buffer in read(step):
-                readers.setdefault(buffer, set()).add(group.position)
-    return [
-        {b for b in g.writes if b in shown or readers.get(b, set()) - {g.position}} for g in groups
-    ]
+            for buffer in (*read(step), *written(step)):
+                users.setdefault(buffer, set()).add(group.position)
+    return [{b for b in g.writes if b in shown or users[b] - {g.position}} for g in groups]
 
 
 def _name(group: Group, number: int) -> str:

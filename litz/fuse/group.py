@@ -258,6 +258,8 @@ class _Grouper:
             return Misfit(f"{min(b.name for b in updated)} is updated in place")
         if any(not _beside(loop, other) for other in group.loops):
             return Misfit("both write one buffer, and the order counts")
+        if any(_scattered_into(loop, other) for other in group.loops):
+            return Misfit("one reads what the other scatters into")
         most = self.config.max_fusion_unique_io_buffers
         used = group.reads | group.writes | set(read(loop)) | set(written(loop))
         if most is not None and len(used) > most:
@@ -334,6 +336,15 @@ def _depend(members: list[Member]) -> bool:
     """Whether one of them reads another's result."""
     made = {m.loop.stores[0].buffer for m in members}
     return any(n.buffer in made for m in members for n in m.loop.loads)
+
+
+def _scattered_into(loop: Loop, other: Loop) -> bool:
+    """Whether one reads what the other scatters into, which has to be in memory before: what was
+    there is part of it, and a loop of no axes does not even look as if its order counted."""
+    one, two = loop.stores[0], other.stores[0]
+    return (one.scatters and one.buffer in read(other)) or (
+        two.scatters and two.buffer in read(loop)
+    )
 
 
 def _beside(loop: Loop, other: Loop) -> bool:

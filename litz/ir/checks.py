@@ -34,6 +34,7 @@ from litz.errors import (
     IndexOutOfRange,
     IntegerDivisionByZero,
     InternalError,
+    OutOfMemory,
     ValueRefused,
 )
 from litz.ir.expr import Expr, walk
@@ -49,8 +50,9 @@ CHECK_OPS = ("check_index", "check_divisor", "check")
 class Site:
     """A check of one op on one of the user's lines. `kind` is what eager raises: "index" an
     IndexError, "gather" a RuntimeError, as do a "divisor", a "value" that is not allowed, and too
-    small a "count"; "bounds" is an access that left its buffer, which is a bug of ours. An index
-    that `wraps` may count from the end; `text` is what eager says of a value or a count."""
+    small a "count"; "bounds" is an access that left its buffer, which is a bug of ours; "memory"
+    says that a kernel got none. An index that `wraps` may count from the end; `text` is what eager
+    says of a value or a count."""
 
     kind: str
     op: str = ""
@@ -78,6 +80,8 @@ class Site:
             where = "outside" if index is None else f"at element {index}, outside"
             of = "of a buffer" if size is None else f"of a buffer of {size} elements"
             return InternalError(f"a kernel accessed memory {where} {of} (debug_index_asserts)")
+        if self.kind == "memory":
+            return OutOfMemory(index)
         if self.kind == "divisor":
             return IntegerDivisionByZero(self)
         if self.kind in ("value", "count"):
@@ -90,6 +94,7 @@ class Site:
 
 
 BOUNDS = Site("bounds")
+MEMORY = Site("memory")
 DIVISOR = Site("divisor")  # of an op whose rule does not name itself
 
 
@@ -101,7 +106,7 @@ def sites_of(roots: Iterable[Expr]) -> list[Site]:
 
 def error_of(sites: Iterable[Site], number: int, index: int, size: int) -> Exception:
     """The exception of a record."""
-    known = {site.number: site for site in (BOUNDS, DIVISOR, *sites)}
+    known = {site.number: site for site in (BOUNDS, MEMORY, DIVISOR, *sites)}
     if number not in known:
         return InternalError(f"a kernel noted an error of unknown site {number}")
     return known[number].error(index, size)

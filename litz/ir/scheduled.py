@@ -126,6 +126,7 @@ class Choice:
     points: Expr = ONE  # of a task, where they are not known: its work grows with them
     sliding: Sliding | None = None  # the kernel convolves each channel by itself
     asserts: bool = False  # hold every access against the bounds of its buffer
+    poison: bool = False  # fill scratch before each row
 
     @property
     def sizes(self) -> list[Expr]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.dtypes import BOOL, F32, DType
+from litz.ir.dtypes import BOOL, F16, F32, DType
 from litz.ir.expr import Expr, apply, cast, const
 from litz.lower.checked import checked_divisor
 from litz.lower.registry import NotGenerated, rule
@@ -382,13 +382,27 @@ POWERS: dict[float, Scalar] = {
 }
 
 
+def _power_of_half(root: Scalar, x: Expr) -> Expr:
+    """Of float16 on a CPU, eager's roots are powers as C means them: -0 is 0, and -inf is inf."""
+    infinite = apply("eq", x, const(-math.inf, x.dtype))
+    return root(apply("add", apply("where", infinite, apply("neg", x), x), const(0.0, x.dtype)))
+
+
 @rule("pow")
 def _lower_power(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
     dtype = dtype_of(like.dtype)
     if isinstance(y, int) and y < 0 and not dtype.is_float:
         raise NotGenerated("eager refuses a negative power of integers")
     if not isinstance(y, View) and dtype.is_float:
-        special = POWERS.get(float(y))  # type: ignore[arg-type]
+        exponent = float(y)  # type: ignore[arg-type]
+        special = POWERS.get(exponent)
+        if (
+            special is not None
+            and dtype is F16
+            and abs(exponent) == 0.5
+            and like.device.type == "cpu"
+        ):
+            special = partial(_power_of_half, special)
         if special is not None:
             return map_elements(low, like, special, [x], dtype)
     return map_elements(low, like, partial(apply, "pow"), [x, y], dtype)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.dtypes import BOOL, F64, DType
+from litz.ir.dtypes import BOOL, F32, F64, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, substitute, walk
 from litz.ir.index import ONE, ZERO, simplify_indices
 from litz.ir.index import product as index_product
@@ -34,6 +34,8 @@ from litz.lower.symbols import sizes
 from litz.lower.values import Lowering, View, dtype_of, element, positions, widen
 
 IDENTITIES = {"sum": 0, "wide_sum": 0, "prod": 1, "any": 0, "all": 1}
+# A unit in the last place of one.
+EPSILON = {F32: 2.0**-23, F64: 2.0**-52}
 Dims = Sequence[int] | int | None
 
 
@@ -80,9 +82,8 @@ class Reducer:
             raise NotGenerated("an extreme of what may be nothing")
         if not self.axes:
             one = element_at(at)
-            return (
-                integer(0) if REDUCTIONS[kind].gives_index else cast(one, _given(kind, one.dtype))
-            )
+            one = cast(one, _given(kind, one.dtype))
+            return integer(0) if REDUCTIONS[kind].gives_index else from_zero(kind, one)
         return combined(self.low, kind, self.axes, element_at(at))
 
     def emit(self, target: Any, value_at: Callable[[list[Expr]], Expr]) -> View:
@@ -111,7 +112,13 @@ def combined(
             for a, b in zip(terms[::2], terms[1::2], strict=False)
         ]
         terms = pairs + ([terms[-1]] if len(terms) % 2 else [])
-    return terms[0]
+    return from_zero(kind, terms[0])
+
+
+def from_zero(kind: str, total: Expr) -> Expr:
+    """A sum begins with zero: what negative zeros add up to is a positive one."""
+    adds_floats = kind in ("sum", "wide_sum") and total.dtype.is_float
+    return apply("add", total, const(0.0, total.dtype)) if adds_floats else total
 
 
 def _given(kind: str, dtype: DType) -> DType:
@@ -167,7 +174,19 @@ rule("min.default")(partial(_lower_reduction, "min"))
 def _product(
     low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False, **_: Any
 ) -> View:
-    return _lower_reduction("prod", low, like, x, dim, keepdim)
+    """In f64 where that costs little. Of factors near one, short runs in f32 are rounded to one
+    side: what lies between two floats above one leans towards the lower one if a factor is below
+    it. The runs of a long product would add that up."""
+    computable(x, like)
+    dtype = dtype_of(like.dtype)
+    work = Reducer(low, x, reduced_dims(x, dim))
+    wide = F64 if dtype is F32 and low.target.wide_sums else dtype.compute
+
+    def value_at(kept: list[Expr]) -> Expr:
+        whole = work.value("prod", lambda p: cast(element(x, p, dtype), wide), kept)
+        return cast(whole, dtype.compute)
+
+    return work.emit(low.buffer(like), value_at)
 
 
 def _lower_truth(
@@ -261,32 +280,40 @@ def _moments(
 
     def variance_at(kept: list[Expr]) -> Expr:
         squares, off = work.value(summing, squared, kept), work.value(summing, distance, kept)
-        return cast(_spread(squares, off, work.count, correction), dtype.compute)
+        spread = _spread(squares, off, dtype.compute, work.count, correction)
+        return cast(spread, dtype.compute)
 
     def mean_at(kept: list[Expr]) -> Expr:
-        off = work.value(summing, distance, kept)
-        share = _share(off, work.count)
-        whole = apply("add", cast(center.at(positions(shape)), share.dtype), share)
-        return cast(whole, dtype.compute)
+        squares, off = work.value(summing, squared, kept), work.value(summing, distance, kept)
+        wide = cast(center.at(positions(shape)), off.dtype)
+        mean = apply("add", wide, _share(squares, off, dtype.compute, work.count))
+        return cast(mean, dtype.compute)
 
     variance = work.emit(low.buffer(like), variance_at)
     return variance, lambda like: work.emit(low.buffer(like), mean_at)
 
 
-def _share(total: Expr, count: Expr) -> Expr:
-    """A small part of a mean, the last digit of which is nothing."""
-    if not count.is_const or count is ZERO:
-        return apply("div", total, number_as(count, total.dtype))
-    return apply("mul", total, const(1 / count.number, total.dtype))
+def _share(squares: Expr, off: Expr, given: DType, count: Expr) -> Expr:
+    """What is missing of the mean. Where that is less than a unit in the last place of a typical
+    distance, as of data about zero, it is what the distances lost to rounding, and none of it."""
+    dtype, unit = off.dtype, EPSILON[given]
+    number = number_as(count, dtype)
+    share = apply("div", off, number)
+    if count.is_const and count is not ZERO and dtype is not given:
+        share = apply("mul", off, const(1 / count.number, dtype))
+    least = apply("mul", apply("mul", number, squares), const(unit * unit, dtype))
+    counts = apply("gt", apply("mul", off, off), least)
+    return apply("where", counts, share, apply("mul", share, const(0.0, dtype)))
 
 
-def _spread(squares: Expr, off: Expr, count: Expr, correction: Any) -> Expr:
-    """The variance, from the sums of squared distances and of distances. Rounding must not make it
-    negative."""
+def _spread(squares: Expr, off: Expr, given: DType, count: Expr, correction: Any) -> Expr:
+    """The variance, from the sums of squared distances and of distances, of values of the type
+    `given`. Rounding must not make it negative."""
     dtype, lost = squares.dtype, 1 if correction is None else correction
     number = number_as(count, dtype)
-    if dtype is F64 and count.is_const:
-        # No quotient to wait for: (n sum(d^2) - sum(d)^2) / (n (n - lost)).
+    if squares.dtype is not given and count.is_const:
+        # In f64, of squares of f32, nothing overflows, and there is no quotient to wait for:
+        # (n sum(d^2) - sum(d)^2) / (n (n - lost)).
         both = apply("mul", number, squares), apply("mul", off, off)
         total = apply("max", apply("sub", *both), const(0, dtype))
         whole = count.number * max(count.number - lost, 0)

@@ -15,7 +15,7 @@ import torch
 from litz.ir.dtypes import F32, F64
 from litz.ir.expr import Expr, cast, integer, scan
 from litz.ir.index import ZERO
-from litz.lower.reduce import comparable, computable
+from litz.lower.reduce import comparable, computable, from_zero
 from litz.lower.registry import rule
 from litz.lower.values import Lowering, View, dtype_of, element
 
@@ -35,7 +35,7 @@ def _lower_running(
     def value(p: tuple[Expr, ...]) -> Expr:
         here, along = element(x, p, dtype), _along(p, dim)
         if along is ZERO:
-            return here
+            return from_zero(kind, here)
         carried = scan(kind, along, cast(here, F64) if dtype is F32 else here)
         return cast(carried, here.dtype)
 

@@ -1,9 +1,15 @@
 """Ops that write where a tensor of indices says: scatter, index_put, index_add and their kin.
 
 In: a view to start from, index views, values. Out: a copy of the first, then a loop over the values
-that stores each at its index. Points may meet; they are combined in order, so that results are the
-same however many threads run. Example, `index_add` of rows:
-`t[check_index(index[i0], 8), i1] add= source[i0, i1]`.
+that stores each at its index. Example, `index_add` of rows:
+
+    t[check_index(index[i0], 8), i1] add= source[i0, i1]
+
+Points may meet. On a CPU they are combined one by one, first with what was there, then in the order
+in which they lie in the source, its last dimension fastest: results are the same however many
+threads run. A GPU combines sums in any order (`triton.atomics`), all else in this one. Sums and
+products of half types are made in float32 and rounded once, at the end: a thousand bfloat16 ones
+add up to 1000, not to the 256 at which one more is lost.
 """
 
 from __future__ import annotations
@@ -39,15 +45,27 @@ REDUCED = "aten.scatter_reduce"
 MODES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
 
-def _started(low: Lowering, like: torch.Tensor, x: View) -> Buffer:
-    """A fresh copy of what is scattered into."""
+def _started(low: Lowering, like: torch.Tensor, x: View, mode: str = "put") -> Buffer:
+    """A fresh copy of what is scattered into, in the type that values are combined in."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x" or any(s is ZERO for s in x.shape):
         raise NotGenerated("a type that is not generated, or an empty tensor")
     if not all(at_least(n, ONE) for n in x.shape):
         low.decide("refused", low.origin.node, f"{low.origin.op} is left to ATen: it may be empty")
         raise NotGenerated("a store has nowhere to go if the tensor is empty")
+    if mode in ("add", "mul") and dtype.compute is not dtype:
+        wide = low.row_buffer(sizes(like.shape), dtype.compute)
+        low.emit(wide, positions(wide.shape), element(x, positions(wide.shape), dtype))
+        return wide
     return low.pointwise(like, lambda p: element(x, p, dtype)).buffer
+
+
+def _finished(low: Lowering, like: torch.Tensor, target: Buffer) -> View:
+    """What was scattered into, in the type of the result."""
+    total, dtype = low.whole(target), dtype_of(like.dtype)
+    if target.dtype is dtype:
+        return total
+    return low.pointwise(like, lambda p: element(total, p, dtype))
 
 
 def _scatter(
@@ -74,7 +92,8 @@ def _index_put(
     tensors = [i for i in indices if i is not None]
     if any(i.dtype is BOOL or not i.dtype.is_int for i in tensors):
         return _masked_put(low, like, x, indices, values, accumulate)
-    target = _started(low, like, x)
+    mode = "add" if accumulate else "put"
+    target = _started(low, like, x, mode)
     given = [d for d, i in enumerate(indices) if i is not None]
     looked_up = _broadcast_shape([i.shape for i in tensors])
     adjacent = given == list(range(given[0], given[0] + len(given)))
@@ -93,8 +112,8 @@ def _index_put(
             at = index.at(broadcast(index, found))
             place.append(checked_index(low, at, extent, Index(d, wraps=True)))
     value = element(values, here, dtype)
-    _scatter(low, target, shape, tuple(place), value, "add" if accumulate else "put")
-    return low.whole(target)
+    _scatter(low, target, shape, tuple(place), value, mode)
+    return _finished(low, like, target)
 
 
 def _broadcast_shape(shapes: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
@@ -187,10 +206,13 @@ def _scatter_old_reduce(
 def _scatter_combined(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value, mode: str
 ) -> View:
-    target = _started(low, like, x)
+    target = _started(low, like, x, mode)
     if not _is_empty(index):
+        if not isinstance(source, View):  # a number is rounded to the type of the tensor
+            dtype = dtype_of(like.dtype)
+            source = cast(cast(element(source, (), dtype), dtype), dtype.compute)
         _scatter_along(low, target, x, dim % max(len(x.shape), 1), index, source, mode)
-    return low.whole(target)
+    return _finished(low, like, target)
 
 
 @rule("scatter_reduce.two")
@@ -198,16 +220,17 @@ def _scatter_reduce(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: View, reduce: str,
     *, include_self: bool = True,
 ) -> View:  # fmt: skip
-    target = _started(low, like, x)
+    mode = "add" if reduce == "mean" else MODES[reduce]
+    target = _started(low, like, x, mode)
     dim %= max(len(x.shape), 1)
     if _is_empty(index):
-        return low.whole(target)
-    mode = "add" if reduce == "mean" else MODES[reduce]
+        return _finished(low, like, target)
     if not include_self:  # elements that are met start from what leaves every value as it is
         _scatter_along(low, target, x, dim, index, _neutral(mode, like.dtype), "put")
     _scatter_along(low, target, x, dim, index, source, mode)
-    total = low.whole(target)
-    return _mean(low, like, x, dim, index, total, include_self) if reduce == "mean" else total
+    if reduce == "mean":
+        return _mean(low, like, x, dim, index, low.whole(target), include_self)
+    return _finished(low, like, target)
 
 
 def _mean(

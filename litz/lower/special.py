@@ -134,12 +134,12 @@ def _lower_round(low: Lowering, like: torch.Tensor, x: Value, *, decimals: int =
 
 
 def _ignoring_nan(op: str, x: Expr, y: Expr) -> Expr:
-    """The extreme of the numbers among the two."""
+    """The extreme of the numbers among the two; of zeros of two signs the first."""
     if not x.dtype.is_float:
         return arithmetic(op, x, y)
     left = apply("where", apply("isnan", x), y, x)
     right = apply("where", apply("isnan", y), x, y)
-    return apply(op, left, right)
+    return apply(op, right, left)
 
 
 def _least_common_multiple(x: Expr, y: Expr) -> Expr:
@@ -151,9 +151,16 @@ def _least_common_multiple(x: Expr, y: Expr) -> Expr:
     return cast(apply("abs", apply("mul", quotient, cast(y, wide))), dtype)
 
 
+def _lower_extreme(op: str, low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
+    """Of zeros of two signs, eager takes the first, but of bfloat16 the second."""
+    both = [y, x] if like.dtype is torch.bfloat16 else [x, y]
+    return map_elements(low, like, partial(_ignoring_nan, op), both, dtype_of(like.dtype))
+
+
+rule("fmin")(partial(_lower_extreme, "min"))
+rule("fmax")(partial(_lower_extreme, "max"))
+
 PAIRS: dict[str, Scalar] = {
-    "fmin": partial(_ignoring_nan, "min"),
-    "fmax": partial(_ignoring_nan, "max"),
     "hypot": partial(apply, "hypot"),
     "special_zeta": partial(apply, "zeta"),
     "gcd": partial(apply, "gcd"),

@@ -68,6 +68,11 @@ def _tiled(
     return ScheduledKernel(settled, arguments, choice, (*_steps(kernel, tiled), *_shares(choice)))
 
 
+def _debugged(choice: Choice, config: Config) -> Choice:
+    """With what the flags ask for that look for bugs of ours."""
+    return replace(choice, asserts=config.debug_index_asserts, poison=config.debug_poison_memory)
+
+
 def _vectorized(
     kernel: Kernel, target: Target, config: Config, fresh: frozenset[str], choices: Choices
 ) -> ScheduledKernel[Choice]:
@@ -75,15 +80,15 @@ def _vectorized(
     flat, arguments = flatten_buffers(kernel)
     product = schedule_product(flat, target, choices.of_product(kernel.origins))
     if product is not None:
-        choice = replace(product, asserts=config.debug_index_asserts)
+        choice = _debugged(product, config)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
     windows = schedule_windows(flat, target)
     if windows is not None:
-        choice = replace(windows, asserts=config.debug_index_asserts)
+        choice = _debugged(windows, config)
         return ScheduledKernel(flat, arguments, choice, _windows(choice))
     attention = schedule_attention(flat, target)
     if attention is not None:
-        choice = replace(attention, asserts=config.debug_index_asserts)
+        choice = _debugged(attention, config)
         return ScheduledKernel(flat, arguments, choice, _tiles(choice))
     _check_reductions(flat)
     whole = split_axes(flat)
@@ -94,7 +99,7 @@ def _vectorized(
     chosen = choices.of_kernel(kernel.name)
     choice = choice if chosen is None else chosen.applied(choice)
     past = written_past(ordered, choice, arguments, fresh, target)
-    choice = replace(choice, past=past, asserts=config.debug_index_asserts)
+    choice = _debugged(replace(choice, past=past), config)
     steps = _steps(kernel, ordered) + (("rows pass by whole",) if choice.by_rows else ())
     return ScheduledKernel(ordered, arguments, choice, steps)
 

@@ -26,6 +26,7 @@ from litz.errors import (
     MissingDependency,
     ModeWithOptions,
     NotFinite,
+    OutOfMemory,
     OutOfRange,
     ParseError,
     PassFailed,
@@ -158,6 +159,11 @@ TEXTS: list[tuple[LitzError, str]] = [
         "an index is out of bounds. Check the values that this line indexes with.",
     ),
     (
+        OutOfMemory(3840064),
+        "a kernel could not allocate 3840064 bytes for the rows that it keeps. "
+        "Free memory, or compute on smaller tensors.",
+    ),
+    (
         ValueRefused("all elements of input should be between 0 and 1", "one is 1.5", ADD),
         "all elements of input should be between 0 and 1 (one is 1.5) at model.py:12, "
         "in aten.add.Tensor.",
@@ -254,6 +260,7 @@ def test_every_error_is_the_users_or_ours_and_has_a_manual_page(kind: type) -> N
         (IndexOutOfRange, IndexError),
         (GatherOutOfRange, RuntimeError),
         (ValueRefused, RuntimeError),
+        (OutOfMemory, RuntimeError),
         (ScalarAssertion, RuntimeError),
         (IntegerDivisionByZero, RuntimeError),
     ],

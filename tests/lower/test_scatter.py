@@ -45,6 +45,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "scatter_add": lambda x, s, i, j: x.scatter_add(0, j, s),
     "scatter_add_smaller_index": lambda x, s, i, j: x.scatter_add(1, j[:2, :3] % 6, s),
     "scatter_zero_d": lambda x, s, i, j: x[0, 0].scatter_add(0, i[0] * 0, s[0, 0]),
+    "scatter_zero_d_read": lambda x, s, i, j: x[0, 0].scatter_add(0, i[0] * 0, s[0, 0] * 2) * 3,
     "masked_scatter": lambda x, s, i, j: x.masked_scatter(x > 0, s.flatten().repeat(3)),
     "setitem": lambda x, s, i, j: x.clone().index_put_((i,), s[0]),
 }

@@ -41,11 +41,8 @@ class StreamEmitter(KernelEmitter):
     # -- memory ------------------------------------------------------------------------------
 
     def _memory(self, name: str, vectors: int) -> Value:
-        """Vectors on the stack."""
-        slot = Value(f"%{self.b.fresh(name)}", POINTER)
-        size = f"[{vectors} x {self.vector}], align 64"
-        self.scopes.stack[0].lines.insert(1, f"  {slot.text} = alloca {size}")
-        return slot
+        """Room for some vectors."""
+        return self.frame.take(name, vectors, self.vector)
 
     def _at(self, memory: Value, number: Value | int) -> Value:
         place = number if isinstance(number, Value) else self._number(number)

@@ -57,11 +57,8 @@ class ColumnEmitter(KernelEmitter):
         self.totals = {r: self._array(r.total_type) for r in self.blocked}
 
     def _array(self, kind: Type) -> Value:
-        """Stack memory for the sums of a chunk."""
-        array = Value(f"%{self.b.fresh('sums')}", POINTER)
-        size = f"[{self.vectors} x {kind}], align 64"
-        self.scopes.stack[0].lines.insert(1, f"  {array.text} = alloca {size}")
-        return array
+        """Memory for the sums of a chunk."""
+        return self.frame.take("sums", self.vectors, kind)
 
     @property
     def vectors(self) -> int:

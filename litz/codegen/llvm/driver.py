@@ -24,6 +24,10 @@ from litz.ir.scheduled import ScheduledKernel
 from litz.ir.sizes import roots
 from litz.ir.source import ARENA, Segment
 
+# Words of the stack that a run of several kernels may take: its arguments, and what it calls.
+MOST_WORDS = 1 << 12
+WORDS_OF_CALL = 4  # of `%litz.call`
+
 # The work of one launch is counted up to here: finer pieces would not be cut differently.
 MOST_WORK = 1 << 20
 
@@ -176,10 +180,30 @@ def _work(kernel: ScheduledKernel) -> Expr:
     return apply("min", apply("max", parts, ONE), integer(MOST_WORK))
 
 
+def _pointers(ways: Sequence[Launch]) -> int:
+    """The arguments of some functions."""
+    return sum(len(way.kernel.arguments) + len(way.kernel.sizes) + 1 for way in ways)
+
+
+def _in_parts(batch: tuple[int, ...], launches: Launches) -> list[tuple[int, ...]]:
+    """A batch as runs of as many kernels as fit on the stack. It may be cut anywhere: its kernels
+    do not depend on each other."""
+    parts: list[list[int]] = [[]]
+    words = 0
+    for k in batch:
+        own = _pointers(launches[k]) + WORDS_OF_CALL * len(launches[k])
+        if parts[-1] and words + own > MOST_WORDS:
+            parts.append([])
+            words = 0
+        parts[-1].append(k)
+        words += own
+    return [tuple(part) for part in parts]
+
+
 def _run(batch: tuple[int, ...], launches: Launches, threads: int) -> str:
     """Kernels of successive numbers, as one launch."""
-    ways = [way.kernel for k in batch for way in launches[k]]
-    pointers = sum(len(way.arguments) + len(way.sizes) + 1 for way in ways)
+    ways = [way for k in batch for way in launches[k]]
+    pointers = _pointers(ways)
     before = sum(len(each) for each in launches[: batch[0]])
     first = f"getelementptr (%litz.launch, ptr @litz_launches, i64 {before})"
     return (
@@ -196,7 +220,7 @@ def _segment(
     batches = plan.batches or [(k,) for k in segment.kernels]
     lines: list[str] = []
     for batch in (batch for batch in batches if inside.issuperset(batch)):
-        lines.append(_run(batch, launches, threads))
+        lines += [_run(part, launches, threads) for part in _in_parts(batch, launches)]
         if may_fail.intersection(batch) and batch[-1] != segment.kernels[-1]:
             lines += _stop_if_failed(batch[0])
     return _function(segment.name, lines)

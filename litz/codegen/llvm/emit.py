@@ -35,15 +35,14 @@ class KernelEmitter(FunctionEmitter):
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
-        self.tiles: list[Tile] = []
+        self.tiles = self._tiles()
         # Of the axis that tiles run across: the first step, how many, and which are inside.
         self.block: tuple[Value, Value, Value | None]
 
     def emit(self) -> str:
         """The whole function."""
         self._arguments()
-        begin, end = Value("%begin", I64), Value("%end", I64)
-        task = self.scopes.open_loop(begin, end, 1)
+        task = self.scopes.open_loop(Value("%begin", I64), self.until, 1)
         self._task(task)
         self.scopes.close()
         self.values.memory.fence()
@@ -92,7 +91,7 @@ class KernelEmitter(FunctionEmitter):
         first = self._bind_tasks(task)
         b, start = self.b, first[vector]
         if self.choice.across is not None:
-            self._start_tiles(vector, self.choice.across, first[self.choice.across])
+            self._start_tiles(self.choice.across, first[self.choice.across])
         stop = b.intrinsic("smin", b.add(start, chunk), self._size(n))
         self.values.axis_level[vector] = self.values.row_level = self.scopes.depth + 1
         base = self.scopes.open_loop(start, stop, lanes, whole_steps=True)
@@ -105,13 +104,18 @@ class KernelEmitter(FunctionEmitter):
             self._lane_group(vector, rest, self._tail(n, rest, stop))
             self.scopes.close()
 
-    def _start_tiles(self, vector: Expr, across: Expr, first: Value) -> None:
-        """The loads that are read by rows, and the block of `across` that this task takes."""
+    def _tiles(self) -> list[Tile]:
+        """The loads that are read by rows."""
+        vector, across = self.choice.vector, self.choice.across
+        if vector is None or across is None:
+            return []
+        found = dict.fromkeys(n for s in self.kernel.stores for n in loads(s.value))
+        crossing = [n for n in found if crosses(n, vector, across, self.values.memory.written)]
+        return [Tile(self.values, n, vector, across) for n in crossing]
+
+    def _start_tiles(self, across: Expr, first: Value) -> None:
+        """The block of `across` that this task takes."""
         b, lanes = self.b, self.choice.lanes
-        found = [n for s in self.kernel.stores for n in loads(s.value)]
-        written = self.values.memory.written
-        crossing = [n for n in dict.fromkeys(found) if crosses(n, vector, across, written)]
-        self.tiles = [Tile(self.values, n, vector, across) for n in crossing]
         self.block = first, b.constant(lanes, I64), None
         if not is_multiple(across.extent, lanes):
             left = b.sub(self._size(across.extent), first)
@@ -121,6 +125,7 @@ class KernelEmitter(FunctionEmitter):
     def _lane_group(self, vector: Expr, base: Value, tail: Tail) -> None:
         self.values.set_vector(vector, base, tail)
         if self.choice.across is None:
+            self._poison_scratch()
             for phase in self.kernel.phases:
                 self._phase(phase, in_lanes=False)
         else:
@@ -141,6 +146,7 @@ class KernelEmitter(FunctionEmitter):
         self.scopes.close()
 
     def _rows_in_lanes(self) -> None:
+        self._poison_scratch()
         for phase in self.kernel.phases:
             self._phase(phase, in_lanes=True)
 

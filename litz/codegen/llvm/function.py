@@ -7,18 +7,19 @@ is a number in the code; any other is read here, once, before the first loop.
 
 from __future__ import annotations
 
+from functools import reduce
+
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.checks import NOTE
+from litz.codegen.llvm.frame import POINTER
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.scope import I64, Scopes
 from litz.codegen.llvm.values import Tail, Values
+from litz.ir.checks import MEMORY
 from litz.ir.expr import Expr
 from litz.ir.program import Buffer, read, written
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.sizes import is_multiple
-
-POINTER = Type("ptr", 1)
-CACHE_LINE = 64
 
 
 class FunctionEmitter:
@@ -34,7 +35,9 @@ class FunctionEmitter:
         self.values.memory.asserts = self.choice.asserts
         self.values.memory.past = self.choice.past
         self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
-        self.heap: list[Value] = []  # to be freed at the end
+        self.frame = self.values.frame
+        self.until = Value("%end", I64)  # what tasks run up to
+        self.rows: list[tuple[Value, Value]] = []  # scratch: where, and how many bytes
         self.steps_in: dict[tuple[Expr, int], Value] = {}
 
     # -- arguments and scratch ---------------------------------------------------------------
@@ -52,34 +55,49 @@ class FunctionEmitter:
         self._place_scratch()
         values.memory.safe = b.emit("alloca i64, align 8", POINTER)
         b.lines.append(f"  store i64 0, {values.memory.safe}")
+        self._check_memory()
+        self._poison_scratch()
 
     def _place_scratch(self) -> None:
         """Memory for one row of each; as many copies side by side as lanes if those are rows."""
         memory = self.values.memory
         copies = self.choice.lanes if self.choice.vector is not None else 1
         for row in self.kernel.scratch:
-            if row.shape[0].is_const:
-                found = self._stack_row(row, row.shape[0].number * copies)
-            else:
-                found = self._heap_row(row.shape[0], row.dtype.bytes * copies)
-            memory.pointers[row], memory.local[row] = found, copies
+            memory.pointers[row] = self._row_memory(row, row.shape[0], copies)
+            memory.local[row] = copies
 
-    def _stack_row(self, row: Buffer, count: int) -> Value:
-        """Scratch within a cache line's alignment, so that whole vectors load in one."""
-        kind = stored_type(row.dtype, 1)
-        return self.b.emit(f"alloca [{count} x {kind}], align {CACHE_LINE}", POINTER)
+    def _row_memory(self, row: Buffer, length: Expr, copies: int) -> Value:
+        """Scratch, aligned so that whole vectors load in one."""
+        size = self.b.mul(self._size(length), row.dtype.bytes * copies)
+        if length.is_const:
+            kind = stored_type(row.dtype, 1)
+            found = self.frame.take("row", length.number * copies, kind)
+        else:
+            found = self.frame.take_bytes("row", size)
+        self.rows.append((found, size))
+        return found
 
-    def _heap_row(self, count: Expr, size: int) -> Value:
-        """Scratch of as many elements as only a call knows: a stack may be too small for it."""
+    def _check_memory(self) -> None:
+        """Without the memory that it needs, a kernel runs none of its tasks."""
+        b, flags, self.frame.checked = self.b, [], True
+        for memory, wanted in self.frame.heap:
+            flags.append(b.emit(f"icmp eq {memory}, null", Type("i1", 1)))
+            self.values.flag(flags[-1], MEMORY, wanted)
+        if flags:
+            missing = reduce(b.bit_or, flags)
+            self.until = b.select(missing, Value("%begin", I64), self.until)
+
+    def _poison_scratch(self) -> None:
+        """With `debug_poison_memory`: what nobody has written yet is NaN."""
+        if not self.choice.poison or not self.rows:
+            return
         b = self.b
-        wanted = b.add(b.mul(self.values.value(count), size), CACHE_LINE)
-        memory = b.extern("malloc", POINTER, wanted)
-        self.heap.append(memory)
-        b.declares |= {"declare void @free(ptr)", "declare ptr @llvm.ptrmask.p0.i64(ptr, i64)"}
-        behind = b.emit(f"getelementptr i8, {memory}, i64 {CACHE_LINE - 1}", POINTER)
-        return b.emit(
-            f"call ptr @llvm.ptrmask.p0.i64({behind}, i64 {-CACHE_LINE})", POINTER
-        )  # fmt: skip
+        b.declares.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
+        # Tasks are none if there is no memory.
+        self.scopes.open_if(b.compare("slt", Value("%begin", I64), self.until))
+        for pointer, size in self.rows:
+            b.lines.append(f"  call void @llvm.memset.p0.i64({pointer}, i8 -1, {size}, i1 false)")
+        self.scopes.close()
 
     def _slot(self, k: int) -> Value:
         return self.b.emit(f"getelementptr ptr, ptr %args, i64 {k}", POINTER)
@@ -97,7 +115,7 @@ class FunctionEmitter:
             b.declares.add(NOTE)
             b.lines.append(f"  call void @litz_note({slot}, {noted})")
             self.scopes.close()
-        b.lines += [f"  call void @free({memory})" for memory in self.heap]
+        self.frame.free()
         b.lines.append("  ret void")
 
     # -- sizes -------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from itertools import pairwise
 from litz.codegen.llvm.block_sums import Block, Offsets, Span, Sums
 from litz.codegen.llvm.builder import Type, Value
 from litz.codegen.llvm.function import POINTER
-from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64
 from litz.ir.expr import Expr, integer
 from litz.ir.product import stride_of
@@ -41,12 +40,12 @@ class ProductEmitter(Block):
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
         wide = self.choice.lanes * self.vectors
-        size = Type(self.vector.element, wide * (self.by.most or self.by.block))
-        self.tile = stack_slot(self.values, size, "tile")
+        number = Type(self.vector.element, 1)
+        self.tile = self.frame.take("tile", wide * (self.by.most or self.by.block), number)
         # What sums start from, or the zeros that lie outside of an image.
         self.zeros = self._reach() if self.product.taps else 0
         room = max(wide, -(-self.zeros // wide) * wide)
-        self.start = stack_slot(self.values, Type(self.vector.element, room), "start")
+        self.start = self.frame.take("start", room, number)
         # The last block may have fewer rows; how many, perhaps only a call knows.
         rows, block = self.by.rows, self.by.block
         if rows.is_const:
@@ -76,11 +75,14 @@ class ProductEmitter(Block):
     def _arguments(self) -> None:
         super()._arguments()
         if self.zeros:
+            # Not where there are no tasks, which may be for want of this memory.
+            self.scopes.open_if(self.b.compare("slt", Value("%begin", I64), self.until))
             place = self.scopes.open_loop(
                 self._number(0), self._number(-(-self.zeros // self.choice.lanes)), 1
             )
             at = self.b.emit(f"getelementptr {self.vector}, {self.start}, {place}", POINTER)
             self.b.lines.append(f"  store {self.vector} zeroinitializer, {at}")
+            self.scopes.close()
             self.scopes.close()
 
     def _function(self, rows: int) -> str:

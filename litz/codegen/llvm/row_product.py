@@ -24,9 +24,6 @@ from litz.ir.product import product_phase
 from litz.ir.program import Buffer, Phase
 from litz.ir.scheduled import ScheduledKernel
 
-# Bytes of scratch that lie on the stack; threads may have small ones.
-ON_STACK = 1 << 16
-
 
 class RowProductEmitter(ProductEmitter):
     """Writes one kernel of rows with a product in it."""
@@ -46,11 +43,7 @@ class RowProductEmitter(ProductEmitter):
     def _place_scratch(self) -> None:
         memory = self.values.memory
         for row in self.kernel.scratch:
-            count = row.shape[0].number * self.by.kept
-            if count * row.dtype.bytes <= ON_STACK:
-                self.bases[row] = self._stack_row(row, count)
-            else:
-                self.bases[row] = self._heap_row(integer(count), row.dtype.bytes)
+            self.bases[row] = self._row_memory(row, row.shape[0], self.by.kept)
             memory.pointers[row], memory.local[row] = self.bases[row], 1
 
     def _arguments(self) -> None:

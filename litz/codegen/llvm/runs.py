@@ -5,15 +5,15 @@ elements, runs are added up in f64: so the error of a sum is that of its runs, h
 and of many runs most cancels. With u half a unit in the last place, a run of k positive numbers is
 off by about k^(1/2) / 4 u, and a mean over m runs by m^(1/2) less.
 
-    rows in lanes        errors cancel over 16 to 64 accumulators as well: 128 additions
+    rows in lanes        64 additions; errors cancel over 16 to 64 accumulators as well
     lanes that are rows  16 additions, as eager has; from 64 rows on 32
-    wide_sum             to be no further off than a sum in f64 that is rounded once: 32 additions
-                         of rows in lanes; of lanes that are rows no more than the root of all, or
+    wide_sum             to be no further off than a sum in f64 that is rounded once: as many of
+                         rows in lanes; of lanes that are rows no more than the root of all, or
                          f64 from the first one on
 
-Example, sums over 1000 x n elements, n unknown, in runs of 128 turns:
-`{r1: 128, r0: max(128 // max(n, 1), 1)}`: after 128 turns of the inner axis, should it have more,
-and after as many turns of the outer one as make a run.
+Example, sums over 1000 x n elements, n unknown: `{r1: 64, r0: max(64 // max(n, 1), 1)}`: after 64
+turns of the inner axis, should it have more, and after as many turns of the outer one as make a
+run.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from litz.ir.ops import REDUCTIONS
 from litz.ir.program import Phase
 from litz.ir.sizes import count_of, rounded_up
 
-# Additions of a run: of rows in lanes, and of lanes that are rows. (Of 32 rows in one run, sums are
-# up to 2.1 times as far off as eager's; in two runs never further, nor 64 and more rows in runs of
-# 32 by more than 1.6 times.)
-TURNS, TURNS_APART, TURNS_OF_MANY, MANY = 128, 16, 32, 64
-# The same for a `wide_sum`: the most, and the fewest that cost less than f64.
-MOST_WIDE, FEWEST_WIDE = 32, 8
+# Additions of a run.
+TURNS = 64
+# The same where each lane is a row of its own: of fewer than `MANY` points, and of as many. (Of 32
+# points in one run, sums are up to 2.1 times as far off as eager's, in two runs never further. From
+# 64 on, runs of 32 are at most 1.6 times as far off.)
+TURNS_APART, TURNS_OF_MANY, MANY = 16, 32, 64
+# The shortest runs of a `wide_sum` that cost less than f64.
+SHORTEST = 8
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,14 @@ def runs_of(reduces: Sequence[Expr], phase: Phase, step: int, apart: bool) -> Ru
     lane is a row of its own."""
     points = count_of(phase.inner)
     many = points.is_const and points.number >= MANY
-    turns = TURNS if not apart else TURNS_OF_MANY if many else TURNS_APART
-    if not any(REDUCTIONS[n.attr[0]].widens for n in reduces):
-        return Runs(put_aside_at(phase.inner, step, turns))
-    if not apart or _is_part(phase):
-        return Runs(put_aside_at(phase.inner, step, MOST_WIDE))
-    turns = 1 << (points.number.bit_length() - 1) // 2 if points.is_const else FEWEST_WIDE
-    if turns < FEWEST_WIDE:
-        return Runs(put_aside_at(phase.inner, step, TURNS_APART), wide=True)
-    return Runs(put_aside_at(phase.inner, step, min(turns, MOST_WIDE)))
+    turns, wide = TURNS, False
+    if apart:
+        turns = TURNS_OF_MANY if many else TURNS_APART
+    sums_wide = any(REDUCTIONS[n.attr[0]].widens for n in reduces)
+    if apart and sums_wide and not _is_part(phase):
+        root = 1 << (points.number.bit_length() - 1) // 2 if points.is_const else SHORTEST
+        turns, wide = (min(root, turns), False) if root >= SHORTEST else (TURNS_APART, True)
+    return Runs(put_aside_at(phase.inner, step, turns), wide)
 
 
 def _is_part(phase: Phase) -> bool:

@@ -2,7 +2,7 @@
 
 In: a load whose index moves by one along another axis than the lanes, `across`. Out: for a group of
 lanes and a block of `across`, one row of neighbours a lane, turned into one vector of lanes a step
-across, and kept on the stack until that step is reached. Where sixteen gathers would touch sixteen
+across, and kept in memory until that step is reached. Where sixteen gathers would touch sixteen
 cache lines each, sixteen loads touch each line once. For x.t() + y with i in lanes:
 
     rows:   lane i reads x[i, j .. j + 15]          16 vectors along j
@@ -31,10 +31,7 @@ class Tile:
         assert by_step is not None
         self.stride, self.rest = by_lane[0], by_step[1]
         self.kind = stored_type(node.dtype, self.lanes)
-        name = values.b.fresh("tile")
-        self.memory = Value(f"%{name}", Type("ptr", 1))
-        size = f"[{self.lanes} x {self.kind}], align 64"
-        values.scopes.stack[0].lines.insert(1, f"  {self.memory.text} = alloca {size}")
+        self.memory = values.frame.take("tile", self.lanes, self.kind)
 
     def fill(self, base: Value, tail: Tail, first: Value, inside: Value | None) -> None:
         """Read the rows of a group of lanes from step `first` on. `inside` says which steps are

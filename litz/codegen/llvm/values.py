@@ -12,6 +12,7 @@ from collections.abc import Callable
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.checks import NOTED, check_lanes
+from litz.codegen.llvm.frame import Frame
 from litz.codegen.llvm.memory import Memory
 from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert
 from litz.codegen.llvm.scope import Scopes
@@ -41,6 +42,7 @@ class Values:
         self.axis_level: dict[Expr, int] = {}
         self.row_level = 0
         self.memory = Memory(self)
+        self.frame = Frame(builder, scopes)
         self.scans: dict[Expr, Callable[[Value], Value]] = {}  # each takes in one more element
         self.noted: Value | None = None  # where a failed check is kept, once there is a check
         self._facts: dict[Expr, tuple[bool, bool]] = {}

@@ -65,9 +65,7 @@ class WindowEmitter(KernelEmitter):
         self.by = sliding
         self.vector = computed_type(windows.node.dtype, self.choice.lanes)
         self.sums = [stack_slot(self.values, self.vector, "sum") for _ in range(sliding.block)]
-        self.tile = Value(f"%{self.b.fresh('tile')}", POINTER)
-        size = f"[{sliding.block} x {self.vector}], align 64"
-        self.scopes.stack[0].lines.insert(1, f"  {self.tile.text} = alloca {size}")
+        self.tile = self.frame.take("tile", sliding.block, self.vector)
         self.taps = windows.last.extent.number
 
     # -- kinds of blocks ---------------------------------------------------------------------

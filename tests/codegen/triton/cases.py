@@ -161,6 +161,7 @@ OPS: dict[str, Case] = {
     "scatter_add": (lambda x, n: torch.zeros(6, 20).scatter_add(0, n, x[:2, :4]), (X, L)),
     "scatter_amax": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4] * 3, "amax"), (X, L)),
     "scatter_half": (lambda h, n: h.scatter_reduce(0, n, h[:2, :4], "prod"), (H, L)),
+    "scatter_half_sum": (lambda h, n: h.scatter_add(0, n, h[:2, :4]), (H, L)),
     "scatter_mean": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4], "mean"), (X, L)),
     "scatter_beside_sum": (
         lambda x, n: [x[0].scatter_reduce(0, n[0], x[0, :4], "amin"), x[0].sum(), x[0, :4].amax()],
