@@ -66,7 +66,7 @@ def through_autograd(
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    with effects_stay(module, random_stays):
+    with effects_stay(random_stays):
         wrapped = hook(module, inputs)
     return straight(plain[0]) if plain else wrapped  # type: ignore[no-any-return]
 

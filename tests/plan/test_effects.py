@@ -43,6 +43,33 @@ torch.library.impl("litz_effects::tell", "cpu", lambda x, name: CALLS.append(nam
 torch.library.register_fake("litz_effects::tell", lambda x, name: None)
 
 
+@torch.library.custom_op("litz_effects::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _noted_gradient(context: Any, grad: torch.Tensor) -> torch.Tensor:
+    note(grad, "gradient")
+    return grad * 2
+
+
+twice.register_autograd(_noted_gradient)
+
+
+def _noted_sum(x: torch.Tensor) -> torch.Tensor:
+    note(x, "sum")
+    return x + 1
+
+
+torch.library.define("litz_effects::composed", "(Tensor x) -> Tensor")
+torch.library.impl("litz_effects::composed", "CompositeImplicitAutograd", _noted_sum)
+
+
 @pytest.fixture(scope="module")
 def group() -> Iterator[Any]:
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
@@ -154,6 +181,22 @@ def test_an_effect_that_nothing_reads_stays(grad: bool) -> None:
         result.sum().backward()
         assert CALLS == ["a", "b", "c", "c"]  # the backward runs none of them again
         assert torch.equal(x.grad, torch.full((4, 4), 2.0))
+
+
+def test_effects_that_the_program_does_not_name_stay() -> None:
+    """Those of a gradient's formula, and of an op that is written in others."""
+    torch._dynamo.reset()
+    x = torch.randn(4, 4, requires_grad=True)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return twice(torch.ops.litz_effects.composed(x)).sin()
+
+    fast = torch.compile(run, backend="litz", fullgraph=True, options={"on_error": "raise"})
+    CALLS.clear()
+    result = fast(x)
+    assert CALLS == ["sum"]
+    result.sum().backward()
+    assert CALLS == ["sum", "gradient"]
 
 
 def test_nothing_is_left_of_what_tracing_was_told() -> None:
