@@ -20,6 +20,7 @@ from torch._guards import TracingContext
 
 from litz.capture.decompositions import decompositions
 from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
+from litz.capture.effects import effects_stay
 from litz.ir.graph import NamedTensor
 
 # One thread compiles at a time: tables that stages share (nodes by their content, sizes by their
@@ -49,8 +50,10 @@ def through_autograd(
     inputs: Sequence[Any],
     compile_graph: CompileGraph,
     partition: Partition = default_partition,
+    random_stays: bool = False,
 ) -> Callable[..., Any]:
-    """Functionalise, decompose and (for training) split into forward and backward."""
+    """Functionalise, decompose and (for training) split into forward and backward. Random ops that
+    nothing uses may go, unless they are to stay."""
 
     _keep_asserts(module)
     plain: list[Callable[..., Any]] = []  # the graph, if nothing need stand around it
@@ -74,7 +77,8 @@ def through_autograd(
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    wrapped = hook(module, inputs)
+    with effects_stay(random_stays):
+        wrapped = hook(module, inputs)
     return straight(plain[0]) if plain else wrapped  # type: ignore[no-any-return]
 
 

@@ -141,6 +141,17 @@ def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool =
     return aten.index_put(flat, places, source.reshape(-1), add).view(x.shape)
 
 
+def _roll(torchs: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """Along one dimension, the CPU's is a cat, and lies as a cat does; torch's decomposition, which
+    reads at indices and is quicker, is row-major always, as a GPU's is."""
+    one = len(shifts) == len(dims) == 1 and x.dim() > 0
+    if not one or x.device.type != "cpu" or x.numel() == 0 or x.is_contiguous():
+        return torchs(x, shifts, dims)
+    size = x.shape[dims[0]]
+    start = (size - shifts[0]) % size
+    return aten.cat([x.narrow(dims[0], start, size - start), x.narrow(dims[0], 0, start)], dims[0])
+
+
 def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
     """Both numbers in the type of the tensor; torch's decomposition takes integers through floats,
     which do not hold them."""
@@ -262,6 +273,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[getattr(copy, overload)] = partial(_cloned, getattr(view, overload))
     table.update(OURS)
     table.update(foreach_decompositions())
+    table[aten.roll.default] = partial(_roll, table[aten.roll.default])
     for overload in IN_FIRST_TYPE:
         table[overload] = partial(_in_first_type, table[overload])
     if not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax"):  # before 2.13

@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, TypeVar
 
+from litz.ir.calls import CHECKS, KNOWN, PACKERS
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, integer, walk
 
@@ -126,25 +127,6 @@ class ViewArg:
     offset: Expr
 
 
-# Calls whose result only other calls can read: a weight as oneDNN wants it.
-PACKERS = frozenset(
-    {
-        "mkldnn._reorder_convolution_weight.default",
-        "mkldnn._reorder_convolution_transpose_weight.default",
-    }
-)
-
-
-# Calls that only look whether a symbolic number is as the program says.
-CHECKS = frozenset(
-    {
-        "aten._assert_scalar.default",
-        "aten.sym_constrain_range.default",
-        "aten.sym_constrain_range_for_size.default",
-    }
-)
-
-
 @dataclass(frozen=True)
 class Binding:
     """A size that only a call's result tells. `path` leads to it: an int takes an item, "shape" the
@@ -166,10 +148,25 @@ class Extern:
     outputs: tuple[Buffer | None, ...]
     single: bool  # the op returns a tensor rather than a tuple of them
     into: bool = False  # it has an out= form: the result is written into storage it is given
-    ordered: bool = False  # it draws from the generator: such calls keep their order
+    ordered: bool = False  # it draws from the generator: that is an effect
     mutates: tuple[Buffer, ...] = ()
     origins: tuple[Origin, ...] = ()
     binds: tuple[Binding, ...] = ()  # sizes that are known from here on
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it is code that nothing is known of."""
+        return self.target.partition(".")[0] not in KNOWN
+
+    @property
+    def kept(self) -> list[Buffer]:
+        """Operands that may be in use when it has returned: nothing else may take their memory."""
+        return self.reads if self.foreign else []
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it does more than make results: it runs at each call, in order with such ones."""
+        return self.ordered or self.foreign or bool(self.mutates) or not (self.writes or self.binds)
 
     @property
     def packs(self) -> bool:
@@ -416,8 +413,8 @@ def steps_to_hold(
     body: Sequence[AnyStep], static: frozenset[Buffer], seen: Iterable[object]
 ) -> list[AnyStep]:
     """The steps that depend on parameters alone; none whose result is `seen`, or that another step
-    writes into at each call, as a scatter does into its zeros."""
-    refused = set(seen)
+    writes into at each call, as a scatter does into its zeros, or that somebody may keep."""
+    refused = {*seen, *(b for s in body if isinstance(s, Extern) for b in s.kept)}
     while static:
         first: list[AnyStep] = []
         made: set[Buffer] = set()
@@ -445,8 +442,7 @@ def operand_views(value: Any) -> Iterator[ViewArg]:
 
 def exprs_of(step: Loop | Kernel | Phase) -> Iterator[Expr]:
     """Every expression a step evaluates: stored values and store indices."""
-    stores = step.stores
-    for store in stores:
+    for store in step.stores:
         yield store.value
         yield from store.index
 

@@ -15,13 +15,13 @@ from torch.utils import _pytree as pytree
 
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
+from litz.ir.calls import CHECKS
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.dtypes import BOOL, EIGHTHS, F64
 from litz.ir.expr import Expr, apply, size, walk
 from litz.ir.graph import ROUNDED, Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
 from litz.ir.program import (
-    CHECKS,
     Buffer,
     Extern,
     Loop,
@@ -144,18 +144,12 @@ def needed_steps(
     known = roots(*(n for o in outputs for n in sizes_of(o.value))) if late else set()
     for step in reversed(body):
         tells = isinstance(step, Extern) and known.intersection(b.symbol for b in step.binds)
-        if tells or _has_effect(step) or needed.intersection(step.writes):
+        effect = isinstance(step, Extern) and (step.has_effect or step.asks)
+        if tells or effect or needed.intersection(step.writes):
             kept.append(step)
             needed.update(step.reads)
             known.update(used_in(step) if late else ())
     return tuple(reversed(kept))
-
-
-def _has_effect(step: Loop | Extern) -> bool:
-    """Whether it does more than to make its results."""
-    if not isinstance(step, Extern) or step.binds:
-        return isinstance(step, Extern) and (step.ordered or bool(step.mutates))
-    return step.ordered or bool(step.mutates) or not step.writes or step.asks
 
 
 def _input(low: Lowering, node: torch.fx.Node) -> Any:

@@ -63,7 +63,7 @@ def lower_extern(
             outputs=outputs,
             single=single,
             into=target in WRITES_INTO and str(like.device) == low.target.device,
-            ordered=higher_order or torch.Tag.nondeterministic_seeded in target.tags,
+            ordered=not higher_order and torch.Tag.nondeterministic_seeded in target.tags,
             origins=(low.origin,),
             binds=binds,
         )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from litz.ir import random_op as random_op  # registers the op that has a rule here
-from litz.ir.dtypes import BF16, F16, F32, F64, I64, DType
+from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ravel
 from litz.ir.program import Extern
@@ -173,17 +173,23 @@ def _computed(like: torch.Tensor) -> DType:
 def _dropout(
     low: Lowering, like: list[torch.Tensor], x: View, p: float, train: bool | None
 ) -> list[View]:
-    if train is False or p in (0.0, 1.0):
-        raise NotGenerated("a dropout that drops nothing or all")
-    kept = _drawn(
-        low,
-        like[1],
-        lambda place, seed, n: apply("lt", _uniform(_bits(seed, n), F32), const(1 - p, F32)),
-    )
+    if train is False or p == 0.0:
+        raise NotGenerated("a dropout that drops nothing")
+    if p == 1.0:  # eager's draws nothing, though the op by itself would
+        kept = low.pointwise(like[1], lambda _: const(False, BOOL))
+    else:
+        kept = _drawn(
+            low,
+            like[1],
+            lambda place, seed, n: apply("lt", _uniform(_bits(seed, n), F32), const(1 - p, F32)),
+        )
     dtype = dtype_of(like[0].dtype)
 
+    scale, none = (const(n, dtype.compute) for n in (1 / (1 - p) if p < 1 else 0.0, 0.0))
+
     def value(place: tuple[Expr, ...]) -> Expr:
-        scaled = apply("mul", element(x, place, dtype), const(1 / (1 - p), dtype.compute))
-        return apply("where", kept.at(place), scaled, const(0, dtype.compute))
+        """A product, as eager has it: what is infinite, or no number, does not become zero."""
+        factor = apply("where", kept.at(place), scale, none)
+        return apply("mul", element(x, place, dtype), factor)
 
     return [low.pointwise(like[0], value), kept]

@@ -32,6 +32,7 @@ from litz.passes.fold_frozen import fold_frozen
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
 from litz.passes.freeze_parameters import freeze_parameters
 from litz.passes.hooks import name_of_hook, run_hook
+from litz.passes.lay_out_operands import lay_out_operands
 from litz.passes.lift_convolutions import lift_convolutions
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
 from litz.passes.pack_convolutions import pack_convolutions
@@ -86,6 +87,7 @@ PASSES = [
     Pass(fold_frozen, "freezing"),
     Pass(merge_common_subexpressions),
     Pass(concat_linears, "cpp.enable_concat_linear"),
+    Pass(lay_out_operands),
     Pass(remove_dead_code, "use_dce"),
 ]
 # Over forward and backward at once: what both compute becomes one value, to keep or to make twice.

@@ -13,8 +13,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
+
+from litz.ir.calls import KNOWN
 
 _UNANNOTATED_VIEWS = (torch.ops.aten._unsafe_view.default,)
 
@@ -31,13 +33,14 @@ class Aliases:
         for node in nodes:
             self._roots[node] = self._roots[viewed[node]] if node in viewed else node
             self._mutated.update(self._roots[n] for n in written_operands(node))
-        self._leaving: set[Node] = set(self._outputs)
+        self._leaving: set[Node] = self._outputs.union(*map(kept_operands, nodes))
         for node in reversed(viewed):
             if node in self._leaving:
                 self._leaving.add(viewed[node])
 
     def leaves(self, node: Node) -> bool:
-        """Whether the memory of a node is returned: as itself or through views."""
+        """Whether the memory of a node is returned, as itself or through views, or given to an op
+        that may keep it."""
         return node in self._leaving
 
     def is_written(self, node: Node) -> bool:
@@ -65,6 +68,19 @@ class Aliases:
         if view not in self._outputs:
             return True
         return source.op == "call_function" and source not in self._outputs
+
+
+def kept_operands(node: Node) -> list[Node]:
+    """The operands that may be somewhere else when the op has returned."""
+    is_call = node.op == "call_function" and node.target is not operator.getitem
+    return node.all_input_nodes if is_call and is_foreign(node.target) else []
+
+
+def is_foreign(target: Any) -> bool:
+    """Whether an op is somebody's code, or runs some."""
+    if isinstance(target, HigherOrderOperator):
+        return True
+    return isinstance(target, OpOverload) and target.namespace not in KNOWN
 
 
 def viewed_operand(node: Node) -> Node | None:

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from litz.passes.aliasing import written_operands
 from litz.passes.min_cut import INFINITE, Network
-from litz.passes.purity import is_repeatable
+from litz.passes.purity import has_effect, is_repeatable
 from litz.passes.recompute import (
     bytes_of,
     effort,
@@ -54,6 +54,7 @@ def cut_joint_graph(
     """The forward and the backward module; `static` are the inputs that live on anyway."""
     graph = _Joint(joint, forward_outputs, static)
     _keep_between_checkpoints(graph.nodes)
+    graph.settle_effects()
     saved = graph.choose(_budget(graph.nodes))
     sizes = [n for n in saved if isinstance(n.meta.get("val"), SYMBOLIC)]
     tensors = [n for n in saved if not isinstance(n.meta.get("val"), SYMBOLIC)]
@@ -90,6 +91,15 @@ class _Joint:
         self.compared = set(_compared(self.nodes))
         self.read_in_forward = shown | self._materialized(lambda user: user in self.forward)
         self.read_in_backward = self._materialized(lambda user: user in self.backward)
+
+    def settle_effects(self) -> None:
+        """An op that has an effect runs once, where eager runs it, though the other part could run
+        it as well; but a checkpoint runs its own again, as eager does."""
+        for node in filter(has_effect, self.nodes):
+            again = is_told_to_recompute(node) and not is_random(node)
+            if not again and not str(node.meta.get("partitioner_tag")).startswith("must_be_in_"):
+                side = "backward" if node in self.backward else "forward"
+                node.meta["partitioner_tag"] = f"must_be_in_{side}"
 
     def _materialized(self, among: Callable[[Node], bool]) -> set[Node]:
         """Nodes that something other than a loop reads, itself or through views."""

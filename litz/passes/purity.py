@@ -12,11 +12,9 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
+from litz.ir.calls import KNOWN
+
 _SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
-# Ops of other namespaces are somebody's code: it may count its calls or talk to another process.
-_KNOWN_NAMESPACES = ("aten", "prims", "litz")
-
-
 # By op, since torch's own answer takes a while: whether it writes, draws random numbers, asserts
 # or is registered as having an effect. Two threads may both find out, the same.
 _EFFECTS: dict[OpOverload, bool] = {}
@@ -31,16 +29,20 @@ def _has_effect(node: Node, target: OpOverload) -> bool:
     return known
 
 
+def has_effect(node: Node) -> bool:
+    """Whether a call may do more than make its results."""
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, OpOverload):
+        return node.target.namespace not in KNOWN or _has_effect(node, node.target)
+    return isinstance(node.target, HigherOrderOperator) or node.is_impure()
+
+
 def is_removable(node: Node) -> bool:
     """Whether a node that nothing uses has no other effect: it may tell a size."""
     if node.meta.get("unbacked_bindings"):
         return False  # `lower` finds out whether some other node is as large
-    if isinstance(node.target, OpOverload):
-        return not _has_effect(node, node.target)
-    if node.op == "get_attr":
-        return True
-    is_call = node.op == "call_function" and not isinstance(node.target, HigherOrderOperator)
-    return is_call and not node.is_impure()
+    return node.op == "get_attr" or (node.op == "call_function" and not has_effect(node))
 
 
 def is_repeatable(node: Node) -> bool:
@@ -50,5 +52,5 @@ def is_repeatable(node: Node) -> bool:
     if not is_removable(node):  # nor where each unbacked size has the one node that tells it
         return False
     if isinstance(node.target, OpOverload):
-        return node.target.namespace in _KNOWN_NAMESPACES
+        return True
     return node.target is operator.getitem or isinstance(node.meta.get("val"), _SCALARS)

@@ -80,16 +80,18 @@ class Arena:
 
 def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = frozenset()) -> Plan:
     """Walk the steps; give back what dies, place what is born. What is `lent` memory by the call
-    has no slot; so it is with what is as large as a call of the graph tells, and with what has no
-    elements at all."""
-    lent = lent | sized_late(graph) | frozenset(never_written(graph))
+    has no slot; so it is with what is as large as a call of the graph tells, with what has no
+    elements at all, and with what somebody may keep: that lives as long as Python says, and its
+    memory is never written again."""
+    kept = {b for call in graph.externs for b in call.kept}
+    lent = lent | sized_late(graph) | (kept & intermediates(graph)) | set(never_written(graph))
     placed = intermediates(graph) - lent
     last: dict[Buffer, int] = {}
     for k, step in enumerate(graph.body):
         for b in (*read(step), *written(step)):
             last[b] = k
     arenas: dict[Expr, Arena] = {ONE: Arena()}
-    brought, heirs = _brought(graph) | lent, dict[str, str]()
+    brought, heirs = (_brought(graph) | lent) - kept, dict[str, str]()
     slots: dict[str, Slot] = {}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]

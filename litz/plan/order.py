@@ -80,11 +80,12 @@ def peak_bytes(body: tuple[Step, ...], graph: KernelGraph) -> int:
 
 
 def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
-    """For each step those that must run before it: its makers, and readers of what it updates."""
+    """For each step those that must run before it: its makers, readers of what it updates, and of
+    a call that has an effect the one before it."""
     makers: dict[Buffer, list[int]] = defaultdict(list)
     readers: dict[Buffer, list[int]] = defaultdict(list)
     result: list[set[int]] = []
-    last_ordered: int | None = None
+    last_effect: int | None = None
     tellers: dict[Expr, list[int]] = defaultdict(list)  # of sizes, and the checks of them
     for k, step in enumerate(body):
         before: set[int] = set()
@@ -96,9 +97,9 @@ def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
             before.update(j for n in used for j in tellers.get(n, ()))
             for n in used if isinstance(step, Extern) and step.checks else ():
                 tellers[n].append(k)
-        if isinstance(step, Extern) and step.ordered:
-            before.update(() if last_ordered is None else (last_ordered,))
-            last_ordered = k
+        if isinstance(step, Extern) and step.has_effect:
+            before.update(() if last_effect is None else (last_effect,))
+            last_effect = k
         for b in read(step):
             before.update(makers[b])
         for b in written(step):

@@ -30,7 +30,6 @@ from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-def
 
 from litz.config import Config
 from litz.errors import InternalError, LitzError
-from litz.ir.expr import Expr
 from litz.ir.index import ZERO, product
 from litz.ir.lifetimes import cuts, dying_inputs
 from litz.ir.program import (
@@ -215,27 +214,6 @@ class Entry(Wording):
         """Inputs that are looked at no further than whether they are what they were."""
         return [] if self.frozen is None else self.frozen.inputs
 
-    def _named_inputs(self) -> list[tuple[Buffer | Expr, str]]:
-        """The arguments of a call and what the text calls them: a size goes by its own name."""
-        named: list[tuple[Buffer | Expr, str]] = []
-        for k, item in enumerate(self.graph.inputs):
-            if isinstance(item, Buffer):
-                named.append((item, self.local[item.name]))
-            else:
-                fresh = item.op == "size" and not any(i is item for i, _ in named)
-                named.append((item, local_name(item) if fresh else f"i{k}"))
-        return named
-
-    def _check(self, buffer: Buffer, name: str) -> str:
-        """A line that sees another layout; `mismatch` then looks whether it matters."""
-        sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
-        dtype = self._name("dtype", torch_dtype(buffer.dtype))
-        layout = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
-        wrong = f"{layout} or {name}.dtype is not {dtype}"
-        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides}, {dtype})"
-        # An effect token is nothing at run time.
-        return f"if {name} is not None and ({wrong}): {told}"
-
     def _inputs(self) -> None:
         for buffer in (b for b in self.graph.inputs if isinstance(b, Buffer)):
             self.local[buffer.name] = f"x{len(self.local)}"
@@ -353,8 +331,8 @@ class Entry(Wording):
             self.lines += filter(None, [check_line(step)])
             return
         op = self._name("op", op_of(step))
-        args = [self._operand(a) for a in step.args]
-        args += [f"{k}={self._operand(v)}" for k, v in step.kwargs]
+        args = [self._operand(a, step.foreign) for a in step.args]
+        args += [f"{k}={self._operand(v, step.foreign)}" for k, v in step.kwargs]
         asked = f"  # {where(step.origins)}"
         if step.into:
             (made,) = step.outputs

@@ -19,8 +19,9 @@ from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Plan, ViewArg
 from litz.ir.source import DeviceSource, Source
 from litz.runtime.asserts import assert_finite, meant_by, misaligned, where
 from litz.runtime.late import LateSizes
-from litz.runtime.numbers import number_text, tuple_text
-from litz.runtime.steps import is_whole
+from litz.runtime.memory import copy_of
+from litz.runtime.numbers import local_name, number_text, tuple_text
+from litz.runtime.steps import is_whole, torch_dtype
 
 
 class Wording(ABC):
@@ -44,6 +45,27 @@ class Wording(ABC):
     @abstractmethod
     def _allocate_empty(self, buffer: Buffer) -> None:
         """Lines that make a tensor for a buffer that no step writes."""
+
+    def _named_inputs(self) -> list[tuple[Buffer | Expr, str]]:
+        """The arguments of a call and what the text calls them: a size goes by its own name."""
+        named: list[tuple[Buffer | Expr, str]] = []
+        for k, item in enumerate(self.graph.inputs):
+            if isinstance(item, Buffer):
+                named.append((item, self.local[item.name]))
+            else:
+                fresh = item.op == "size" and not any(i is item for i, _ in named)
+                named.append((item, local_name(item) if fresh else f"i{k}"))
+        return named
+
+    def _check(self, buffer: Buffer, name: str) -> str:
+        """A line that sees another layout; `mismatch` then looks whether it matters."""
+        sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
+        dtype = self._name("dtype", torch_dtype(buffer.dtype))
+        layout = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
+        wrong = f"{layout} or {name}.dtype is not {dtype}"
+        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides}, {dtype})"
+        # An effect token is nothing at run time.
+        return f"if {name} is not None and ({wrong}): {told}"
 
     def _output(self, value: Any) -> str:
         if isinstance(value, Expr):
@@ -106,11 +128,17 @@ class Wording(ABC):
             given = f"{self._tensor(buffer)}, {buffer.name!r}, {where(origins)!r}, {meant}"
             self.lines.append(f"{flag} = assert_finite({given})")
 
-    def _operand(self, value: Any) -> str:
+    def _operand(self, value: Any, given_away: bool = False) -> str:
+        """An argument of a call. A constant is `given_away` as a copy: whoever keeps it may write
+        into it, and the next call is to find ours."""
         if isinstance(value, ViewArg):
-            return self._view(value)
+            shown = self._view(value)
+            if given_away and value.buffer in self.graph.constants:
+                self.names["copy_of"] = copy_of
+                return f"copy_of({shown})"
+            return shown
         if isinstance(value, tuple):
-            inside = ", ".join(self._operand(v) for v in value)
+            inside = ", ".join(self._operand(v, given_away) for v in value)
             return f"({inside},)" if value else "()"
         if isinstance(value, Expr):
             return number_text(value)

@@ -1,7 +1,8 @@
-"""Calls on a GPU that fail, and tensors without elements, as the interpreter runs them.
+"""Calls on a GPU that fail, tensors without elements, operands that are kept: by the interpreter.
 
-In: nothing. Out: an error if a call that failed changed the next one, or if an empty tensor is not
-what eager gives. `CASES` are part of the cases beside this file.
+In: nothing. Out: an error if a call that failed changed the next one, if an empty tensor is not
+what eager gives, or if a later call wrote into what an op has kept. `CASES` are part of the cases
+beside this file.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import torch
 import torch.nn.functional as F
 
 from litz.errors import IndexOutOfRange
+from tests import draws
+from tests.runtime import keeping
 from tests.runtime.faults import Injected, every_step, fail_everywhere
 
-X = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+X = torch.randn(6, 6, generator=draws.generator(0))
 GOOD, BAD = torch.tensor([5, 2, 0, 1, 4, 3]), torch.tensor([5, 2, 9, 1, 4, 3])
 EMPTY = torch.randn(0, 8)
 
@@ -73,10 +76,20 @@ def _empty(function: Callable[[torch.Tensor], Any]) -> Callable[[Any], None]:
     return check
 
 
+def _kept(there: Any) -> None:
+    """Operands of an op that keeps them have memory of their own, and no kernel inherits it."""
+    inputs = [X + k for k in range(3)]
+    for name, function in keeping.FUNCTIONS.items():
+        if name != "inside a branch":  # Dynamo's to trace
+            graph, _ = there.graph_of(there.tiled(function, X))
+            keeping.check(function, lambda x, graph=graph: graph([x])[0], inputs)
+
+
 # What is run.
 CASES: dict[str, Callable[[Any], None]] = {
     "calls that fail at each line": _everywhere,
     "an error that a kernel noted before": _cause,
+    "operands that are kept": _kept,
     "an empty operand": _empty(lambda x: (x + 1).sort(-1).values),
     "an empty result that a call reads": _empty(_both),
     "an empty operand beside others": _empty(
