@@ -41,7 +41,9 @@ def symbols() -> dict[str, int]:
     """What kernels call. LLVM is ready, and one thread at a time comes here."""
     llvm.add_symbol(START, _address(START))
     target = llvm.Target.from_default_triple()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(TEAM), target.create_target_machine())
+    engine = llvm.create_mcjit_compiler(
+        llvm.parse_assembly(TEAM), target.create_target_machine(), use_lmm=True
+    )
     engine.finalize_object()
     _engines.append(engine)
     _started.append(ctypes.c_int32.from_address(engine.get_global_value_address("litz_started")))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import draws
 from tests.dynamic.symbolic import Symbolic
 
 Function = Callable[[torch.Tensor], Any]
@@ -40,7 +41,7 @@ FLOATS: dict[str, Function] = {
 
 def _numbers(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
     """Small whole numbers, whose sums every type holds, inside a wider matrix."""
-    made = torch.Generator().manual_seed(rows * columns)
+    made = draws.generator(rows * columns)
     whole = torch.randint(-2, 3, (rows, columns + 1), generator=made)
     return whole.to(dtype)[:, :columns]
 
@@ -89,7 +90,7 @@ def test_three_axes_and_columns_between() -> None:
 
     symbolic = Symbolic(function)
     for images, height, width in ((2, 7, 203), (3, 5, 34), (2, 4, 100), (4, 9, 66), (2, 3, 205)):
-        made = torch.Generator().manual_seed(width)
+        made = draws.generator(width)
         x = torch.randint(-9, 10, (images, 3, height, width), generator=made).float()
         torch.testing.assert_close(symbolic(x), function(x), rtol=0, atol=0)
 
@@ -100,7 +101,7 @@ def test_batch_norm_of_images_of_many_sizes() -> None:
     exact = torch.nn.BatchNorm2d(4).double()
     symbolic = Symbolic(layer, dynamic=None)
     for pixels in (16, 20, 24, 40, 23):
-        x = torch.randn(2, 4, pixels, pixels, generator=torch.Generator().manual_seed(pixels))
+        x = torch.randn(2, 4, pixels, pixels, generator=draws.generator(pixels))
         torch.testing.assert_close(
             symbolic(x), exact(x.double()), rtol=1e-5, atol=1e-5, check_dtype=False
         )

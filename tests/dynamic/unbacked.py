@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from litz.backend import litz
 from litz.report import Explanation
+from tests import draws
 
 Calls = tuple[tuple[Any, ...], ...]
 
@@ -49,7 +50,7 @@ VALUES = (
 )  # fmt: skip
 COUNTS = tuple(torch.tensor(n) for n in (3, 0, 1, 40, 2))
 LONG = tuple(
-    torch.randn(3000, generator=torch.Generator().manual_seed(k)) + shift
+    torch.randn(3000, generator=draws.generator(k)) + shift
     for k, shift in enumerate((0.0, 9.0, -9.0, 2.0))
 )
 ROWS = torch.linspace(-2, 2, 24).view(8, 3)
@@ -278,7 +279,7 @@ SPECIAL = ((2.5, -0.0), (float("inf"), 1.0), (float("nan"), 0.0), (-0.0, float("
 
 
 def _experts() -> Iterator[tuple[Any, ...]]:
-    draw = torch.Generator().manual_seed(1)
+    draw = draws.generator(1)
     w = torch.randn(2, 16, 32, generator=draw)
     for choice in ([0, 1] * 6, [0] * 12, [1] * 11 + [0]):
         yield torch.randn(12, 16, generator=draw), torch.tensor(choice), w

@@ -9,11 +9,12 @@ Example: `(torch.cat([x[:, 1:-3], x[:, 2:-2]], 2), x[:, 2:-2].transpose(-1, -2).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+
+from tests import draws
 
 Values = list[torch.Tensor]
 Step = Callable[[Values], torch.Tensor]
@@ -26,8 +27,8 @@ class _Drawing:
     """Draws one step at a time; each is executed as it is drawn, and kept if torch takes it."""
 
     def __init__(self, seed: int) -> None:
-        self.draw = random.Random(seed)
-        numbers = torch.Generator().manual_seed(seed)
+        self.draw = draws.python_generator(seed)
+        numbers = draws.generator(seed)
         rank = self.draw.choice((2, 3, 3, 4, 4))
         shape = [self.draw.choice(SIZES) for _ in range(rank)]
         shapes = [shape, self.draw.sample(shape, rank), shape]

@@ -9,12 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-WEIGHT = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+from tests import draws
+
+WEIGHT = torch.randn(4, 4, generator=draws.generator(1))
 LENGTHS = ((3, 5), (2, 7), (6, 1, 4))
 
 
 def _nested(lengths: Sequence[int], requires_grad: bool) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(lengths))
+    generator = draws.generator(sum(lengths))
     rows = [torch.randn(n, 4, generator=generator) for n in lengths]
     return torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=requires_grad)
 

@@ -122,10 +122,9 @@ def _indices() -> Iterator[Entry]:
     for name in ("index_add", "index_add 1", "index_reduce"):
         yield f"{name} int32 -1", VECTOR[name], (short - 1,)
     yield "index_add between", lambda i: X[:, None, :].index_add(1, i, X[:, None, :]), (short[1:],)
-    complex_ = lambda f: lambda i: f(X.to(torch.complex64), i, ONES.to(torch.complex64))  # noqa: E731
-    index = torch.tensor([0, -1])
-    yield "index_add complex", complex_(lambda x, i, y: x.index_add(0, i, y)), (index,)
-    yield "index_copy complex", complex_(lambda x, i, y: x.index_copy(0, i, y)), (index,)
+    z, ones, index = X.to(torch.complex64), ONES.to(torch.complex64), torch.tensor([0, -1])
+    yield "index_add complex", lambda i: z.index_add(0, i, ones), (index,)
+    yield "index_copy complex", lambda i: z.index_copy(0, i, ones), (index,)
     yield "an int32 index", lambda i: X[i], (torch.tensor([0, 7], dtype=torch.int32),)
     yield "an empty table", lambda x, i: x[i], (torch.zeros(0, 3), torch.tensor([0]))
 

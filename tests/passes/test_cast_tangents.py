@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests import draws
+
 F64, F32, BF16 = torch.float64, torch.float32, torch.bfloat16
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LOSSES: dict[str, Loss] = {
@@ -30,7 +32,7 @@ ROUNDING = {BF16: 2e-2, F32: 1e-5, F64: 1e-5}
 @pytest.mark.parametrize(("name", "types"), CASES)
 def test_mixed_types(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
     torch._dynamo.reset()
-    generator = torch.Generator().manual_seed(0)
+    generator = draws.generator(0)
     x, y = (torch.randn(6, 8, generator=generator).to(t) for t in types)
     x.requires_grad_()
     loss = LOSSES[name]

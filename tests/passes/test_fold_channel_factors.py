@@ -251,7 +251,7 @@ WIDER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 @torch.no_grad()
 def test_a_fold_keeps_the_shape(name: str, dynamic: bool) -> None:
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    draws.seed(0)
     make, shape = WIDER[name]
     model = make()
     run = torch.compile(model, backend="litz", dynamic=dynamic, options={"on_error": "raise"})
@@ -292,7 +292,7 @@ class Shown(nn.Module):
 @torch.no_grad()
 def test_what_is_made_of_parameters(kind: type[nn.Module]) -> None:
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    draws.seed(0)
     model = kind()
     run = torch.compile(model, backend="litz", options={"on_error": "raise"})
     torch.testing.assert_close(run(ROWS), model(ROWS), rtol=2e-5, atol=2e-5)
@@ -352,7 +352,7 @@ class Weights(Scale):
 
 
 def _inputs(model: nn.Module) -> Tensor:
-    torch.manual_seed(1)
+    draws.seed(1)
     x = torch.randn(2, 4, 5, 5) if isinstance(model, Affine) else torch.randn(7, 24)
     x[0] = 0
     return x
@@ -363,7 +363,7 @@ def _inputs(model: nn.Module) -> Tensor:
 @torch.no_grad()
 def test_numbers_that_no_weight_may_carry(kind: type[Scale], freezing: bool) -> None:
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    draws.seed(0)
     model = kind()
     for k, number in enumerate(ODD):
         model.odd.view(-1)[k] = number
@@ -377,7 +377,7 @@ def test_numbers_that_no_weight_may_carry(kind: type[Scale], freezing: bool) -> 
 def test_numbers_that_become_so(kind: type[Scale]) -> None:
     """Parameters that change behind a compile: there, and back."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    draws.seed(0)
     model = kind()
     x = _inputs(model)
     run = torch.compile(model, backend="litz", options={"on_error": "raise"})
@@ -393,7 +393,7 @@ def test_numbers_that_become_so(kind: type[Scale]) -> None:
 def test_usual_numbers_are_folded() -> None:
     """A channel that is switched off is one of them, as at the start of a ResNet's training."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    draws.seed(0)
     model = nn.Sequential(nn.Conv2d(4, 8, 3), _norm(8)).eval()
     nn.init.zeros_(model[1].weight)  # type: ignore[arg-type]
     explanation = Explanation()

@@ -160,7 +160,7 @@ BEYOND_A_STEP = {
 def test_lines_behind_the_last_whole_step_are_left_to_aten(name: str) -> None:
     """torch adds as many as dilation leaves empty; oneDNN refuses those that make a step."""
     torch._dynamo.reset()
-    torch.manual_seed(0)
+    draws.seed(0)
     layer, shape = BEYOND_A_STEP[name]
     x = torch.randn(shape)
     with torch.no_grad():

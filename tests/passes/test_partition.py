@@ -244,7 +244,7 @@ SEVERAL: dict[str, Function] = {
 @pytest.mark.parametrize("budget", [0.0, 0.25, 0.5, 0.9])
 @pytest.mark.parametrize("name", SEVERAL)
 def test_ops_of_several_results_fit_into_a_budget(name: str, budget: float) -> None:
-    torch.manual_seed(0)
+    draws.seed(0)
     x = torch.randn(2, 4, 8, 8, dtype=torch.float64)
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -291,9 +291,9 @@ def test_what_a_checkpoint_draws_is_what_eager_draws(name: str) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return checkpoint(lambda x: DRAWN[name](x.sin()).tanh() * x, x, use_reentrant=False)
 
-    x = torch.rand(4, 8, generator=torch.Generator().manual_seed(0)) * 0.8 + 0.1
+    x = torch.rand(4, 8, generator=draws.generator(0)) * 0.8 + 0.1
     cut = Cut(function, x, config=Config(fallback_random=True))
-    torch.manual_seed(0)
+    draws.seed(0)
     expected = function(x.requires_grad_())
     (gradient,) = torch.autograd.grad(expected.sum(), x)
     torch.testing.assert_close(cut.result, expected, rtol=1e-5, atol=1e-6)
@@ -308,7 +308,7 @@ def test_what_a_checkpoint_draws_from_a_seed_of_ours(name: str) -> None:
         region = lambda x: DRAWN[name](x.sin()).tanh() * x  # noqa: E731
         return checkpoint(region, x, use_reentrant=False)
 
-    x = torch.rand(4, 8, generator=torch.Generator().manual_seed(0)).double() * 0.8 + 0.1
+    x = torch.rand(4, 8, generator=draws.generator(0)).double() * 0.8 + 0.1
     cut = Cut(function, x)
     ends = [Cut(function, x + step).result.sum() for step in (1e-6, -1e-6)]
     slope = (ends[0] - ends[1]) / 2e-6

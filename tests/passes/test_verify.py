@@ -16,9 +16,10 @@ from litz.ir.graph import Graph
 from litz.passes import Pass, optimize
 from litz.passes.verify import Laws
 from litz.target import host
+from tests import draws
 
 aten = torch.ops.aten
-X = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(0))
+X = torch.randn(1, 4, 6, generator=draws.generator(0))
 Change = Callable[[Graph], None]
 
 

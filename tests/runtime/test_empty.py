@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
+from tests import draws
 from tests.stages import compiled, copied
 
 Function = Callable[..., Any]
@@ -70,7 +71,7 @@ def _same(found: Any, expected: Any) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_zero_in_each_position(name: str, shape: tuple[int, ...], options: Any) -> None:
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(shape, generator=draws.generator(0))
     run = compiled(GRAPHS[name], **options)
     for _ in range(2):
         _same(run(copied(x)), GRAPHS[name](copied(x)))
@@ -105,7 +106,7 @@ def test_rows_that_no_element_chose(name: str) -> None:
         return OPS[name](x[x[:, 0] > 0])
 
     fast = torch.compile(chosen, backend="litz", fullgraph=True, options={"on_error": "raise"})
-    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(6, 5, generator=draws.generator(0))
     for given in (x, -x.abs(), x.abs(), -x.abs(), x):
         _same(fast(given), chosen(given))
 
@@ -121,5 +122,5 @@ def test_sizes_that_come_to_nothing(name: str) -> None:
         torch._dynamo.reset()
         fast = torch.compile(behind, backend="litz", dynamic=True, options={"on_error": "raise"})
         for rows in (first, 7, 3, 12):
-            x = torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows))
+            x = torch.randn(rows, 5, generator=draws.generator(rows))
             _same(fast(x), behind(x))

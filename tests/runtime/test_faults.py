@@ -13,10 +13,11 @@ from litz import compiler
 from litz.errors import IndexOutOfRange, InputMismatch
 from litz.ir.program import Buffer
 from litz.runtime import CompiledGraph, memory
+from tests import draws
 from tests.runtime.faults import Injected, every_step, fail_everywhere
 from tests.stages import linked
 
-X = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+X = torch.randn(6, 6, generator=draws.generator(0))
 GOOD, BAD = torch.tensor([5, 2, 0, 1, 4, 3]), torch.tensor([5, 2, 9, 1, 4, 3])
 
 
@@ -117,7 +118,7 @@ def symbolic(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledGraph]:
 
 
 def _inputs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
-    x = torch.randn(n, n, generator=torch.Generator().manual_seed(n))
+    x = torch.randn(n, n, generator=draws.generator(n))
     return x, torch.arange(n).flip(0)
 
 

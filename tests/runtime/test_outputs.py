@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from tests import draws
 from tests.stages import linked
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ FRESH: dict[str, tuple[Callable[[Tensor], Any], tuple[int, ...]]] = {
 
 def _written(function: Callable[[Tensor], Any], shape: tuple[int, ...]) -> list[Any]:
     """Results after a write into each, their facts before it, and the gradient then."""
-    torch.manual_seed(0)
+    draws.seed(0)
     given = torch.randn(shape, requires_grad=torch.is_grad_enabled())
     results = pytree.tree_leaves(function(given * 1))
     counted = [not y.is_inference() for y in results]

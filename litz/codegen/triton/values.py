@@ -181,19 +181,7 @@ class Values:
             return self.line(text, sides, inside)
         if node.op in ("check_index", "check"):
             return self._checked(node, inside)
-        text = self._chosen_bits(node) if _chooses_zero(node) else self._applied(node)
-        return self.line(text, sides, inside)
-
-    def _chosen_bits(self, node: Expr) -> str:
-        """A choice among bits: of `x > 0 ? 0 : x`, LLVM makes an extreme if x was converted, and
-        forgets the sign of its zero."""
-        bits = "tl.int64" if node.dtype is F64 else "tl.int32"
-        yes, no = (
-            "0" if a.is_const else f"{self.operand(a)}.to({bits}, bitcast=True)"
-            for a in node.args[1:]
-        )
-        chosen = f"tl.where({self.operand(node.args[0])}, {yes}, {no})"
-        return f"{chosen}.to({TYPES[node.dtype.name]}, bitcast=True)"
+        return self.line(self._applied(node), sides, inside)
 
     def _applied(self, node: Expr) -> str:
         """An op of the table. Numbers take on the type of what stands beside them."""
@@ -209,7 +197,7 @@ class Values:
         ]  # fmt: skip
         if node.op == "isnan" and dtype.is_narrow:
             args = [f"{args[0]}.to(tl.float32)"]
-        return spelled(node.op, dtype, *args)
+        return _chosen_bits(node, args) if _chooses_zero(node) else spelled(node.op, dtype, *args)
 
     def wrapped(self, node: Expr) -> str:
         """A value as an operand of an operator."""
@@ -383,6 +371,15 @@ def _chooses_zero(node: Expr) -> bool:
     yes, no = sorted(node.args[1:], key=lambda a: not a.is_const)
     is_zero = yes.is_const and yes.attr == 0 and math.copysign(1.0, yes.attr) > 0
     return is_zero and no.op == "cast" and no.args[0].dtype.is_float
+
+
+def _chosen_bits(node: Expr, args: list[str]) -> str:
+    """A choice among bits: of `x > 0 ? 0 : x`, LLVM makes an extreme if x was converted, and
+    forgets the sign of its zero."""
+    bits = "tl.int64" if node.dtype is F64 else "tl.int32"
+    either = zip(node.args[1:], args[1:], strict=True)
+    yes, no = ("0" if a.is_const else f"{text}.to({bits}, bitcast=True)" for a, text in either)
+    return f"tl.where({args[0]}, {yes}, {no}).to({TYPES[node.dtype.name]}, bitcast=True)"
 
 
 def _divides_plainly(value: Expr, by: Expr) -> bool:

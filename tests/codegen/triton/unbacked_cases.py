@@ -19,6 +19,7 @@ import torch
 
 from litz.backend import litz
 from litz.errors import ScalarAssertion
+from tests import draws
 from tests.codegen.triton.apart import told
 from tests.dynamic.unbacked import PROGRAMS, Program, check
 
@@ -51,7 +52,7 @@ def _two(x: torch.Tensor, w: torch.Tensor) -> Any:
     return _unfused(middle @ w) + n, x.new_ones(n, m) * 2, x.new_empty(n).shape[0], x.new_ones(m)
 
 
-DRAW = torch.Generator().manual_seed(0)
+DRAW = draws.generator(0)
 SQUARE = torch.randn(8, 8, generator=DRAW) / 8
 # As many calls as a recording needs to be made and replayed, no two of the same counts.
 INPUTS = tuple((torch.randn(6, 8, generator=DRAW) + shift / 2, SQUARE) for shift in range(-4, 4))
