@@ -1,7 +1,6 @@
 """LLVM in process: IR text to an object, an object into memory.
 
-In: LLVM IR text. Out: an ELF object as bytes, and addresses of its functions once loaded. A target
-machine handed to an execution engine belongs to it, so each engine gets one of its own.
+In: LLVM IR text. Out: an ELF object as bytes, and addresses of its functions once loaded.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from functools import cache
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 
+from litz.build.linker import linked
 from litz.build.openmp import symbols
 from litz.errors import InternalError
 from litz.ir.source import Binary
@@ -21,12 +21,10 @@ from litz.trace import Trace
 
 @cache
 def _start() -> None:
-    """Initialise LLVM once and let it see torch's OpenMP and libm. Called by one thread at a time,
-    which compiles a graph; llvmlite itself lets in one at a time as well."""
+    """Initialise LLVM once. Called by one thread at a time, which compiles a graph; llvmlite itself
+    lets in one at a time as well."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    for name, address in symbols().items():
-        llvm.add_symbol(name, address)
 
 
 # A process is forked while no thread is inside LLVM: it would stay as it is in the child.
@@ -96,16 +94,9 @@ def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -
 def load_object(code: bytes, names: list[str]) -> Binary:
     """Put an object into memory and look its functions up."""
     _start()
-    target = llvm.Target.from_default_triple()
-    # In one piece: code refers to its constants within 2 GiB, and LLVM, which asks for the memory
-    # of each section by itself, ends the process where the system puts them further apart.
-    engine = llvm.create_mcjit_compiler(
-        llvm.parse_assembly(""), target.create_target_machine(), use_lmm=True
-    )
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    address = {name: engine.get_function_address(name) for name in names}
-    missing = [name for name, at in address.items() if not at]
-    if missing:
-        raise InternalError(f"the compiled object lacks {', '.join(missing)}")
-    return Binary(address, code, engine)
+    library = llvm.JITLibraryBuilder().add_object_img(code)
+    try:
+        loaded = linked(library, symbols(), names)
+    except RuntimeError as error:
+        raise InternalError(f"the compiled object cannot be loaded: {error}") from error
+    return Binary({name: loaded[name] for name in names}, code, loaded)

@@ -18,6 +18,8 @@ from typing import Any
 import llvmlite.binding as llvm
 import torch
 
+from litz.build.linker import linked
+
 ASKED = ("omp_get_max_threads", "omp_get_thread_num", "omp_get_num_threads")
 START = "GOMP_parallel"
 TEAM = f"""
@@ -33,22 +35,20 @@ define void @litz_team(ptr %worker, ptr %job, i32 %threads, i32 %flags) {{
 _ONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
 
 _started: list[ctypes.c_int32] = []  # what `litz_team` notes, once it is there
-_engines: list[Any] = []  # which own the code of it
+_loaded: list[Any] = []  # which owns its code
 
 
 @cache
 def symbols() -> dict[str, int]:
     """What kernels call. LLVM is ready, and one thread at a time comes here."""
-    llvm.add_symbol(START, _address(START))
-    target = llvm.Target.from_default_triple()
-    engine = llvm.create_mcjit_compiler(
-        llvm.parse_assembly(TEAM), target.create_target_machine(), use_lmm=True
+    team = linked(
+        llvm.JITLibraryBuilder().add_ir(TEAM),
+        {START: _address(START)},
+        ("litz_team", "litz_started"),
     )
-    engine.finalize_object()
-    _engines.append(engine)
-    _started.append(ctypes.c_int32.from_address(engine.get_global_value_address("litz_started")))
-    team = engine.get_function_address("litz_team")
-    return {START: team, **{name: _address(name) for name in ASKED}}
+    _loaded.append(team)
+    _started.append(ctypes.c_int32.from_address(team["litz_started"]))
+    return {START: team["litz_team"], **{name: _address(name) for name in ASKED}}
 
 
 def _address(name: str) -> int:

@@ -37,20 +37,15 @@ def function(x):
     return torch.lgamma(x.exp()) + torch.digamma(x) + x.cos()
 torch.testing.assert_close(torch.compile(function, backend="litz")(x), function(x))
 
-create = llvm.create_mcjit_compiler
-def crowded(*given, **how):
-    engine = create(*given, **how)
-    add = engine.add_object_file
-    def add_object_file(file):
-        for size, count in ((PAGE, 3000), (16 * PAGE, 300)):
-            for _ in range(count):
-                reserve(size)
-        at = reserve(FAR)
-        libc.munmap(at + FAR - hole, hole)
-        add(file)
-    engine.add_object_file = add_object_file
-    return engine
-llvm.create_mcjit_compiler = crowded
+link = llvm.JITLibraryBuilder.link
+def crowded(*given):
+    for size, count in ((PAGE, 3000), (16 * PAGE, 300)):
+        for _ in range(count):
+            reserve(size)
+    at = reserve(FAR)
+    libc.munmap(at + FAR - hole, hole)
+    return link(*given)
+llvm.JITLibraryBuilder.link = crowded
 kept = []
 for pages in range(1, 30):
     hole = pages * PAGE
