@@ -15,15 +15,15 @@ import warnings
 from dataclasses import asdict
 
 os.environ.setdefault("LITZ_DEBUG_POISON_MEMORY", "1")
-os.environ.setdefault("LITZ_PROGRESS", "0")
+os.environ.setdefault("LITZ_DISABLE_PROGRESS", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
-import torch  # noqa: E402
+import torch
 
-from tests.ops.pool import run_all  # noqa: E402
-from tests.ops.results import ROOT, sources_key  # noqa: E402
-from tests.zoo.check import Result, check  # noqa: E402
-from tests.zoo.entries import ENTRIES  # noqa: E402
+from tests.ops.pool import run_all
+from tests.ops.results import ROOT, sources_key
+from tests.zoo.check import Result, check
+from tests.zoo.entries import ENTRIES
 
 FILE = ROOT / "build" / "zoo" / "results.jsonl"
 LIMIT = 400.0  # seconds an entry

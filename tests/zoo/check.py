@@ -33,7 +33,7 @@ from tests.zoo.entry import Entry
 from tests.zoo.runs import RUNS, Calls, in_float64
 
 EAGER, SPREAD, RUNS_WITH_NOISE, ROUNDINGS = 2.0, 8.0, 2, 4
-OPTIONS = {"on_error": "raise"}
+OPTIONS = {"on_error": "raise", "fallback_random": True}
 Tensors = list[torch.Tensor]
 
 
@@ -61,13 +61,19 @@ def check(entry: Entry, key: str = "") -> Result:
     result = Result(key, entry.name, entry.family)
     start = time.perf_counter()
     draws.begin(f"zoo {entry.name}")
+    # What torch leaves to eager unless asked: recurrent layers, and sizes that data decides.
+    torch._dynamo.config.allow_rnn = True
+    torch._dynamo.config.capture_dynamic_output_shape_ops = True
     model = entry.build()
     calls = [entry.inputs(size) for size in entry.sizes]
     for kind in entry.kinds:
         torch._dynamo.reset()
         counters.clear()
         notes = Explanation()
-        _check_kind(entry, kind, model, calls, notes, result)
+        try:
+            _check_kind(entry, kind, model, calls, notes, result)
+        except Exception as error:  # of eager or of float64: the entry itself is wrong
+            result.failures.append(f"not compiled at all, {_said(error)} ({kind})")
         result.kernels += notes.kernels
         result.aten = dict(Counter(result.aten) + notes.aten_ops)
         result.graphs += len(notes.graphs)
@@ -90,7 +96,7 @@ def _check_kind(
     bound = Bound(entry, kind, model, calls)
     ours = partial(litz, options=OPTIONS, explanation=notes)
     fault = bound.fault(ours)
-    if not fault and not notes.kernels:
+    if not fault and not notes.graphs:
         fault = "nothing was compiled"
     if not fault and notes.fallbacks:
         fault = f"it ran as eager: {notes.fallbacks[0]}"
@@ -106,9 +112,9 @@ class Bound:
     """A run of eager and of float64, and how far from them another may be."""
 
     def __init__(self, entry: Entry, kind: str, model: nn.Module, calls: Calls) -> None:
-        self.model, self.calls = model, calls
+        self.model, self.calls, self.noisy = model, calls, 1
         self.run: Callable[..., Tensors] = partial(RUNS[kind], entry)
-        self.eager = self.run(copy.deepcopy(model), copy.deepcopy(calls), lambda f: f)
+        self.eager = self._drawn(copy.deepcopy(model), copy.deepcopy(calls), lambda f: f)
         self.exact = self.eager
         self.found_error = self.eager_error = 0.0
         if kind == "generate":
@@ -125,12 +131,19 @@ class Bound:
         model, calls = _cast(copy.deepcopy(self.model).double(), torch.float64), self.calls
         calls = _cast(calls, torch.float64)
         if eps:
+            draws.seed(self.noisy)
+            self.noisy += 1
             with torch.no_grad():
                 for p in model.parameters():
                     p.copy_(_moved(eps, p))
             calls = pytree.tree_map(partial(_moved, eps), calls)
         with in_float64():
-            return self.run(model, calls, lambda f: f)
+            return self._drawn(model, calls, lambda f: f)
+
+    def _drawn(self, *args: Any) -> Tensors:
+        """A run whose draws, if it makes any, are those of every other run."""
+        draws.seed()
+        return self.run(*args)
 
     def _distances(self, results: Tensors) -> list[float]:
         return [_norm(f, e) for f, e in zip(results, self.exact, strict=True)]
@@ -145,10 +158,9 @@ class Bound:
         """What is wrong with the run through a backend."""
         wrap = partial(torch.compile, backend=backend)
         try:
-            found = self.run(copy.deepcopy(self.model), copy.deepcopy(self.calls), wrap)
+            found = self._drawn(copy.deepcopy(self.model), copy.deepcopy(self.calls), wrap)
         except Exception as error:  # whatever it is, it is what came of the entry
-            text = " ".join(str(error).split())
-            return f"{type(error).__name__}: {text[:600]}"
+            return _said(error)
         if len(found) != len(self.eager):
             return f"{len(found)} results, eager {len(self.eager)}"
         faults = [self._fault(k, tensor) for k, tensor in enumerate(found)]
@@ -170,6 +182,10 @@ class Bound:
         if distance <= allowed:  # false for NaN
             return ""
         return f"result {k}: {distance:.1e} from float64, eager {self.eager_distances[k]:.1e}"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
 
 
 def _norm(found: torch.Tensor, exact: torch.Tensor | None = None) -> float:
