@@ -96,16 +96,20 @@ def _check_kind(
     bound = Bound(entry, kind, model, calls)
     ours = partial(litz, options=OPTIONS, explanation=notes)
     fault = bound.fault(ours)
-    if not fault and not notes.graphs:
-        fault = "nothing was compiled"
+    result.errors[kind] = [bound.found_error, bound.eager_error]
     if not fault and notes.fallbacks:
         fault = f"it ran as eager: {notes.fallbacks[0]}"
-    result.errors[kind] = [bound.found_error, bound.eager_error]
+    if not fault and not notes.graphs:
+        result.failures.append(f"aot_eager too: torch hands no graph to a backend ({kind})")
     if fault:
-        torch._dynamo.reset()
-        torchs = bound.fault("aot_eager")
-        reason = f"aot_eager too: {torchs}" if torchs else fault
+        torchs = _torchs_fault(bound)
+        reason = f"aot_eager too: {torchs}, ours: {fault}" if torchs else fault
         result.failures.append(f"{reason} ({kind})")
+
+
+def _torchs_fault(bound: Bound) -> str:
+    torch._dynamo.reset()
+    return bound.fault("aot_eager")
 
 
 class Bound:
@@ -128,8 +132,8 @@ class Bound:
         self.eager_error = self._worst(self.eager_distances)
 
     def _widened(self, eps: float) -> Tensors:
-        model, calls = _cast(copy.deepcopy(self.model).double(), torch.float64), self.calls
-        calls = _cast(calls, torch.float64)
+        model = copy.deepcopy(self.model).double()
+        calls = _cast(self.calls, torch.float64)
         if eps:
             draws.seed(self.noisy)
             self.noisy += 1
@@ -185,7 +189,8 @@ class Bound:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+    text = " ".join(str(error).split()).split(" raised: ")[-1]  # torch prints the backend first
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 def _norm(found: torch.Tensor, exact: torch.Tensor | None = None) -> float:
@@ -209,7 +214,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
             return leaf.to(torch.complex128)
         return leaf
 
-    return value if isinstance(value, nn.Module) else pytree.tree_map(cast, value)
+    return pytree.tree_map(cast, value)
 
 
 def _moved(eps: float, value: Any) -> Any:

@@ -152,7 +152,7 @@ class ComplexLinear(nn.Module):
     def forward(self, x: Tensor) -> Any:
         z = torch.complex(x, x.flip(-1)) @ torch.view_as_complex(self.weight)
         z = z * torch.sigmoid(z.abs())
-        return z, z.real, z.conj().imag, z.abs()
+        return z, z.real + z.conj().imag, z.abs(), torch.linalg.vector_norm(z, dim=-1)
 
 
 class VAE(nn.Module):
