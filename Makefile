@@ -1,5 +1,5 @@
-# make demo | test | test-seeds | test-repeat | test-ops | test-gradients | test-refusals | test-gpu
-# | lint | clean. Each sets up what it needs in .venv.
+# make demo | test | test-seeds | test-repeat | test-ops | test-gradients | test-refusals | test-zoo
+# | test-gpu | lint | clean. Each sets up what it needs in .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -11,7 +11,8 @@ WORKERS ?= 2
 SUITE = OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 	-m "not alone" && $(BIN)/python -m pytest -m alone
 
-.PHONY: demo test test-seeds test-repeat test-ops test-gradients test-refusals test-gpu lint clean
+.PHONY: demo test test-seeds test-repeat test-ops test-gradients test-refusals test-zoo test-gpu lint \
+	clean
 
 demo: $(READY)
 	@$(BIN)/python -m litz.demo
@@ -44,6 +45,10 @@ test-gradients: $(READY)
 # What eager refuses, compiled: error inputs, types and values; goes on where it was stopped.
 test-refusals: $(READY)
 	@$(BIN)/python -m tests.ops.refusals
+
+# Every architecture of the zoo, inference and training, against float64; goes on where it stopped.
+test-zoo: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.zoo --jobs $(WORKERS)
 
 # On a machine with a GPU, with the Python that has torch for it: make test-gpu GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python

@@ -7,6 +7,8 @@ is, so such a tensor is written out first, by the op that knows the bit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch.fx import Node
 
@@ -28,9 +30,11 @@ def resolve_negation(graph: Graph) -> int:
     resolved, before = 0, noted(graph)
     for node in graph.nodes:
         if node.target is aten._neg_view.default:
+            _refuse_shared_results(graph, node)
             node.target = aten.neg.default  # the same numbers, without the bit
         elif _is_negated(node) and node.users:
             _refuse_writes(node)
+            _refuse_shared_results(graph, node)
             _resolve(graph, node)
             resolved += 1
     if resolved:  # what is written out has no gaps, and so have views of it
@@ -63,3 +67,22 @@ def _refuse_writes(node: Node) -> None:
         if node in written_operands(user):
             why = "it writes into a tensor that is negated lazily (Tensor.is_neg)"
             raise UnsupportedOp(str(user.target), origin_of(user), why)
+
+
+def _refuse_shared_results(graph: Graph, node: Node) -> None:
+    """What is written out has memory of its own: a caller who writes into another result of the
+    same memory would see it."""
+    results = {result: list(_bases(result)) for result in graph.nodes[-1].all_input_nodes}
+    root = list(_bases(node))[-1]
+    sharing = [node in bases for bases in results.values() if bases[-1] is root]
+    if any(sharing) and not all(sharing):
+        why = "a result that is negated lazily (Tensor.is_neg) shares memory with another result"
+        raise UnsupportedOp(str(node.target), origin_of(node), why)
+
+
+def _bases(node: Node) -> Iterator[Node]:
+    """A tensor, what it is a view of, and so on."""
+    base: Node | None = node
+    while base is not None:
+        yield base
+        base = viewed_operand(base)

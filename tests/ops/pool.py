@@ -82,9 +82,14 @@ def _serve(channel: Connection[Any, Any], work: Callable[[Any], Any], parent: in
 
 
 def run_all(
-    cases: Iterable[Any], work: Callable[[Any], Any], jobs: int, limit: float
+    cases: Iterable[Any],
+    work: Callable[[Any], Any],
+    jobs: int,
+    limit: float,
+    each: int = CASES_A_WORKER,
 ) -> Iterator[tuple[Any, Any]]:
-    """Run every case on `jobs` processes, each for at most `limit` seconds."""
+    """Run every case on `jobs` processes, each for at most `limit` seconds. A process takes `each`
+    cases."""
     waiting = deque(cases)
     workers: list[_Worker] = []
     try:
@@ -94,7 +99,7 @@ def run_all(
                 workers[-1].give(waiting.popleft())
             for worker in _ready(workers, limit):
                 yield worker.case, worker.result(limit)
-                if waiting and worker.alive and worker.done < CASES_A_WORKER:
+                if waiting and worker.alive and worker.done < each:
                     worker.give(waiting.popleft())
                 else:
                     worker.end()

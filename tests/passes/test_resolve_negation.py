@@ -116,3 +116,31 @@ def test_a_write_into_one_runs_as_eager_and_says_so() -> None:
     with pytest.raises(Exception, match="negated lazily"):
         _run(function)(torch._neg_view(memory.clone()))
     litz.reset()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_result_that_shares_memory_runs_as_eager_and_says_so(inside: bool) -> None:
+    def function(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = z * 2
+        return (y[1:] if inside else y), y.conj().imag[1:]
+
+    z = _complex(8)
+    torch._dynamo.reset()
+    with pytest.warns(UserWarning, match="shares memory with another result"):
+        found, part = torch.compile(function, backend="litz")(z)
+    torch.testing.assert_close((found, part), function(z))
+    found.zero_()
+    torch.testing.assert_close(part, torch.zeros(7))
+    litz.reset()
+
+
+def test_results_that_share_only_what_is_written_out() -> None:
+    def function(z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (z * 2).conj().imag
+        return y, y[1:]
+
+    z = _complex(8)
+    found, part = _run(function)(z)
+    torch.testing.assert_close((found, part), function(z))
+    found.zero_()
+    torch.testing.assert_close(part, torch.zeros(7))
