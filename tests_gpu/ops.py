@@ -38,7 +38,20 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
 LIMIT = 90.0  # seconds a case
 SAMPLES = 2  # of an op and dtype
 # Beyond those of the CPU: ops that differ on a GPU, by name, with the reason.
-EXCEPTIONS: dict[str, str] = {}
+_UNALIGNED = "eager's kernel ends the process where an operand is not aligned"
+_OVERFLOW = "eager overflows in float16, where float64 does not"
+_ONE_ROW = "rows that are all equal have no such factors but arbitrary ones"
+_LAYOUT = "torch 2.11 foretells another layout of the result than its kernel for a GPU gives"
+EXCEPTIONS: dict[str, str] = {
+    "torch.ops.aten._flash_attention_forward": _UNALIGNED,
+    "torch.ops.aten._efficient_attention_forward": _UNALIGNED,
+    "nn.functional.soft_margin_loss": _OVERFLOW,
+    "nn.functional.multilabel_soft_margin_loss": _OVERFLOW,
+    "pca_lowrank": _ONE_ROW,
+    **dict.fromkeys(("fft.fft2", "fft.ifft2", "fft.fftn", "fft.ifftn", "fft.rfftn"), _LAYOUT),
+    **dict.fromkeys(("nn.functional.max_unpool2d", "nn.functional.max_unpool2d.grad"), _LAYOUT),
+    "nn.functional.pixel_shuffle": _LAYOUT,
+}
 
 Case = tuple[str, str]
 

@@ -48,6 +48,8 @@ def _is_negated(node: Node) -> bool:
     if not isinstance(value, torch.Tensor) or not value.is_neg() or node.op == "output":
         return False
     base = viewed_operand(node)
+    if base is not None and not isinstance(base.meta["val"], torch.Tensor):
+        base = viewed_operand(base)  # one of the parts of a tensor
     return base is None or base.meta["val"].dtype.is_complex
 
 

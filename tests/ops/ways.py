@@ -143,7 +143,7 @@ def _transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 def _offset(tensor: torch.Tensor) -> torch.Tensor:
     """One element behind the beginning of its memory, which nothing wide begins at."""
-    flat = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)[1:]
+    flat = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)[1:]
     return flat.view(tensor.shape).copy_(tensor)
 
 

@@ -197,7 +197,7 @@ class Values:
         ]  # fmt: skip
         if node.op == "isnan" and dtype.is_narrow:
             args = [f"{args[0]}.to(tl.float32)"]
-        return _chosen_bits(node, args) if _chooses_zero(node) else spelled(node.op, dtype, *args)
+        return spelled(node.op, dtype, *args)
 
     def wrapped(self, node: Expr) -> str:
         """A value as an operand of an operator."""
@@ -362,24 +362,6 @@ class Values:
         text = SPELLING[node.op].of(node.dtype).format(*operands, mask, site.number)
         given = node.args[0] if node.op == "check_index" else node.args[-1]
         return self.line(text, self.value(given).sides, inside)
-
-
-def _chooses_zero(node: Expr) -> bool:
-    """Whether it is zero, the positive one, or a float that was converted from another."""
-    if node.op != "where" or node.dtype not in (F32, F64):
-        return False
-    yes, no = sorted(node.args[1:], key=lambda a: not a.is_const)
-    is_zero = yes.is_const and yes.attr == 0 and math.copysign(1.0, yes.attr) > 0
-    return is_zero and no.op == "cast" and no.args[0].dtype.is_float
-
-
-def _chosen_bits(node: Expr, args: list[str]) -> str:
-    """A choice among bits: of `x > 0 ? 0 : x`, LLVM makes an extreme if x was converted, and
-    forgets the sign of its zero."""
-    bits = "tl.int64" if node.dtype is F64 else "tl.int32"
-    either = zip(node.args[1:], args[1:], strict=True)
-    yes, no = ("0" if a.is_const else f"{text}.to({bits}, bitcast=True)" for a, text in either)
-    return f"tl.where({args[0]}, {yes}, {no}).to({TYPES[node.dtype.name]}, bitcast=True)"
 
 
 def _divides_plainly(value: Expr, by: Expr) -> bool:
