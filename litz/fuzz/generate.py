@@ -23,6 +23,8 @@ MOST_MAGNITUDE = 1e4  # well inside float16: nothing overflows in one run and no
 MOST_SPREAD = 0.02  # of the largest number: beyond it, a comparison would find nothing
 SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
 
+# A read of memory that nothing wrote, or a write past its end, is seen in every program.
+ALWAYS = {"debug_poison_memory": True}
 # Flags that change the code and must not change its meaning, the default first.
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "cpp.opt_level": (2, 1, 0, 0, 0, 0),  # mostly 0: LLVM is quick there, and not what is tried
@@ -256,7 +258,8 @@ class Generator:
 
     def _options(self) -> dict[str, Any]:
         drawn = {name: self.source.choice(values) for name, values in OPTIONS.items()}
-        return {name: value for name, value in drawn.items() if value != OPTIONS[name][0]}
+        changed = {name: value for name, value in drawn.items() if value != OPTIONS[name][0]}
+        return changed | ALWAYS
 
 
 def broadcasts(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -18,7 +18,7 @@ from litz.codegen.llvm.ops import SPELLING
 from litz.codegen.llvm.values import CALLED
 from litz.fuzz import assert_same, check, data, generate, shrink
 from litz.fuzz.compare import Failure
-from litz.fuzz.hunt import Batch, judge, still_fails
+from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
 from litz.fuzz.program import Input, Program, Step, namespace
 from litz.fuzz.reference import run_wide
@@ -207,7 +207,7 @@ ops.SPELLING["sin"] = ops.SPELLING["abs"]
 KILLS = """
 import litz.fuzz.compare, os, signal, sys
 class Compiled:
-    def __init__(self, function, options):
+    def __init__(self, *given):
         pass
     def __call__(self, inputs):
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -267,8 +267,18 @@ def test_a_function_that_kills_its_process_is_survived() -> None:
 
 
 def test_every_program_is_compiled_with_the_flags_asked_for() -> None:
-    program = Batch(3, 1, BOUNDS, []).program(3)
+    program = Share(3, 1, None, BOUNDS, []).program(3)
     assert program == replace(generate(3), options={**generate(3).options, **BOUNDS})
+
+
+def test_every_program_runs_in_poisoned_memory() -> None:
+    assert all(generate(seed).options["debug_poison_memory"] for seed in range(3))
+
+
+def test_processes_side_by_side_share_the_seeds() -> None:
+    result = command("--seed", "1", "--programs", "5", "--jobs", "2")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("5 programs, ")
 
 
 def test_a_failure_reads_as_one_line() -> None:
