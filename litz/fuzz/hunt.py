@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from litz.fuzz.compare import Failure, check
+from litz.fuzz.compare import Failure, check, check_calls
 from litz.fuzz.generate import generate
 from litz.fuzz.isolate import Apart, Died, isolated
 from litz.fuzz.program import Program
@@ -77,8 +77,12 @@ def signature(failure: Failure) -> str:
 
 
 def judge(program: Program) -> Failure | None:
-    given = program.function(), program.fresh_inputs(), program.options, program.labels
-    return check(*given, program.device)
+    if not program.is_plain:
+        calls = [program.fresh_inputs(k) for k in range(program.calls)]
+        often = program.function(), calls, program.options, program.labels
+        return check_calls(*often, program.manner, program.parameters)
+    once = program.function(), program.fresh_inputs(), program.options, program.labels
+    return check(*once, program.device)
 
 
 def still_fails(program: Program, like: Failure) -> bool:
