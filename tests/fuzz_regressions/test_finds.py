@@ -172,3 +172,13 @@ def test_the_last_of_many_rows_lies_at_a_symbolic_place() -> None:
 
     calls = [[data(k, (n, 6), torch.float32)] for k, n in enumerate((9, 4, 9))]
     assert_calls_same(program, calls)
+
+
+def test_accesses_of_more_than_64_lanes_are_held_against_bounds() -> None:
+    """Which lanes failed was kept as the bits of a word, and LLVM refused to shorten 128 to 64."""
+
+    def program(x0: torch.Tensor) -> Tensors:
+        return [x0.clamp(0, 100).to(torch.int8).zero_().index_fill(0, torch.tensor([1, 0]), 2)]
+
+    calls = [[data(k, (n, 31, 7), float32)] for k, n in enumerate((130, 33, 130))]
+    assert_calls_same(program, calls, {"debug_index_asserts": True})
