@@ -42,6 +42,18 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "cpp.threads": (-1, -1, 2, 1),
     "inplace_buffers": (True, True, True, False),
     "allow_buffer_reuse": (True, True, True, False),
+    "use_dce": (True, True, True, False),
+    "joint_graph_constant_folding": (True, True, True, False),
+    "split_reductions": (True, True, False),
+    "epilogue_fusion": (True, True, False),
+    "prologue_fusion": (True, True, False),
+    "realize_reads_threshold": (4, 4, 0, 64),
+    "realize_opcount_threshold": (30, 30, 0, 200),
+    "max_fusion_unique_io_buffers": (None, None, None, 2),
+    "max_autotune_gemm_backends": ("ATEN,LITZ", "ATEN,LITZ", "ATEN"),
+    "cpp.weight_prepack": (True, True, False),
+    "cpp.enable_concat_linear": (False, False, True),
+    "fallback_by_default": (False,) * 9 + (True,),
 }
 
 
