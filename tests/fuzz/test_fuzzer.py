@@ -208,11 +208,11 @@ ops.SPELLING["sin"] = ops.SPELLING["abs"]
 KILLS = """
 import litz.fuzz.compare, os, signal, sys
 class Compiled:
-    def __init__(self, *given):
+    def __init__(self, *given, **named):
         pass
     def __call__(self, inputs):
         os.kill(os.getpid(), signal.SIGSEGV)
-litz.fuzz.compare.Compiled = Compiled
+litz.fuzz.compare.Compiled = litz.fuzz.compare.ThroughDynamo = Compiled
 hunt = sys.modules["litz.fuzz.hunt"]
 hunt._warm, hunt.SHRINKING = lambda: None, 2.0
 """
