@@ -134,6 +134,7 @@ def fuzz(
     bounds: Annotated[bool, typer.Option(help="Check every access of generated code.")] = False,
     store: Annotated[Path, typer.Option(help="Folder for the scripts of failures.")] = _FINDS,
     device: Annotated[str, typer.Option(help="What the code is for: cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(help="Processes side by side.", min=1)] = 1,
 ) -> None:
     """Look for wrong code with random programs; shrink and store what fails."""
     # Compiles, so it needs all of the compiler; the other commands do not.
@@ -151,7 +152,7 @@ def fuzz(
                 console.print(str(tally))
 
         options = {"debug_index_asserts": True} if bounds else {}
-        tally = fuzzing.hunt(seed, seconds, programs, said, options, device)
+        tally = fuzzing.hunt(seed, seconds, programs, said, options, device, jobs)
     console.print(str(tally))
     if tally.finds:
         raise typer.Exit(1)

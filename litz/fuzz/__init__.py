@@ -6,7 +6,7 @@ Example: `python -m litz fuzz --seconds 60 --seed 1 --store finds`.
 
 from __future__ import annotations
 
-from litz.fuzz.compare import Failure, assert_same, check
+from litz.fuzz.compare import Failure, assert_calls_same, assert_same, check, check_calls
 from litz.fuzz.generate import generate
 from litz.fuzz.hunt import Find, Tally, hunt, store
 from litz.fuzz.program import Program, data
@@ -17,8 +17,10 @@ __all__ = [
     "Find",
     "Program",
     "Tally",
+    "assert_calls_same",
     "assert_same",
     "check",
+    "check_calls",
     "data",
     "generate",
     "hunt",

@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 
+from litz.fuzz.dynamo import ThroughDynamo, with_gradients
+from litz.fuzz.program import PLAIN, Manner
 from litz.fuzz.reference import Watched, memory, run_wide
 from litz.fuzz.runs import Compiled, promised, traced
 
@@ -42,6 +44,7 @@ class Failure:
     kind: str
     text: str
     label: int = -1  # which result, if it is one
+    call: int = 0
 
     def __str__(self) -> str:
         return f"{self.who}: {self.kind}: {self.text}"
@@ -101,6 +104,66 @@ def check(
     return None
 
 
+def check_calls(
+    function: Callable[..., Any],
+    calls: Sequence[Sequence[torch.Tensor]],
+    options: Mapping[str, Any] | None = None,
+    labels: Sequence[str] = (),
+    manner: Manner = PLAIN,
+    parameters: Sequence[int] = (),
+) -> Failure | None:
+    """Compile once through torch.compile and call in turn; each call is judged by itself."""
+    meant = [meaning(_meant(function, manner), inputs) for inputs in calls]
+    given = (manner, parameters)
+    ours = _first_failure(
+        ThroughDynamo(function, options or {}, *given), meant, calls, labels, manner.threads
+    )
+    if ours is None:
+        return None
+    if _is_misforetold(function, meant[ours.call], calls[ours.call], ours):
+        return None
+    theirs = ThroughDynamo(function, {}, *given, backend="aot_eager")
+    torchs = _first_failure(theirs, meant, calls, labels)
+    is_torchs = torchs is not None and (torchs.kind, torchs.label) == (ours.kind, ours.label)
+    return None if is_torchs else ours
+
+
+def _meant(function: Callable[..., Any], manner: Manner) -> Callable[..., Any]:
+    return with_gradients(function) if manner.gradients else function
+
+
+def _first_failure(
+    compiled: ThroughDynamo,
+    meant: list[Meaning],
+    calls: Sequence[Sequence[torch.Tensor]],
+    labels: Sequence[str],
+    threads: int = 1,
+) -> Failure | None:
+    for k, (known, inputs) in enumerate(zip(meant, calls, strict=True)):
+        failure = _run("litz", compiled, known, inputs, labels)
+        if failure is None and threads > 1:
+            failure = _by_threads(compiled, known, inputs, labels)
+        if failure is not None:
+            where = f"call {k}: " if len(calls) > 1 else ""
+            return replace(failure, text=where + failure.text, call=k)
+    return None
+
+
+def _by_threads(
+    compiled: ThroughDynamo, meant: Meaning, inputs: Sequence[torch.Tensor], labels: Sequence[str]
+) -> Failure | None:
+    """Results that each thread got, as those of a call by itself."""
+    try:
+        every = compiled.at_once(inputs)
+    except Exception as error:
+        return Failure("litz", type(error).__name__, f"threads: {error}")
+    for found, given in every:
+        failure = _judged("litz", meant, found + given, given, labels)
+        if failure is not None:
+            return replace(failure, text=f"threads: {failure.text}")
+    return None
+
+
 def _run(
     who: str,
     run: Callable[[Tensors], Tensors],
@@ -113,6 +176,13 @@ def _run(
         found = run(given) + given
     except Exception as error:
         return Failure(who, type(error).__name__, str(error))
+    return _judged(who, meant, found, given, labels)
+
+
+def _judged(
+    who: str, meant: Meaning, found: Tensors, given: Tensors, labels: Sequence[str]
+) -> Failure | None:
+    """What seems wrong is held against more noise."""
     failure = judge(who, meant, found, given, labels)
     if failure is None or failure.kind != "value":
         return failure
@@ -124,12 +194,19 @@ def _torch_fails(
 ) -> bool:
     """Whether torch's own capture is wrong in the same way: with eager behind it, or in what it
     says of a result's shape and strides."""
-    if like.kind in ("strides", "shape"):
-        foretold, eager = promised(function, inputs)[like.label], meant.eager[like.label]
-        if foretold.shape != eager.shape or _steps(foretold) != _steps(eager):
-            return True
+    if _is_misforetold(function, meant, inputs, like):
+        return True
     found = _run(like.who, partial(traced, function), meant, inputs)
     return found is not None and (found.kind, found.label) == (like.kind, like.label)
+
+
+def _is_misforetold(
+    function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor], like: Failure
+) -> bool:
+    if like.kind not in ("strides", "shape"):
+        return False
+    foretold, eager = promised(function, inputs)[like.label], meant.eager[like.label]
+    return foretold.shape != eager.shape or _steps(foretold) != _steps(eager)
 
 
 def assert_same(
@@ -140,6 +217,18 @@ def assert_same(
 ) -> None:
     """What a stored script calls: fails as long as Litz does."""
     failure = check(function, inputs, options, device=device)
+    assert failure is None, str(failure)
+
+
+def assert_calls_same(
+    function: Callable[..., Any],
+    calls: Sequence[Sequence[torch.Tensor]],
+    options: Mapping[str, Any] | None = None,
+    parameters: Sequence[int] = (),
+    **manner: Any,
+) -> None:
+    """The same for a script that calls more than once, for gradients or from threads."""
+    failure = check_calls(function, calls, options, (), Manner(**manner), parameters)
     assert failure is None, str(failure)
 
 

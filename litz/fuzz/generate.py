@@ -1,28 +1,31 @@
 """Random programs: each step is executed as it is drawn, and kept if its value can be compared.
 
-In: a seed. Out: `Program`. A step is run in eager, in float64, and in float64 with noise. It is
-dropped if eager rejects it, if its value is large, if rounding carries it far, or if it is an
-integer that rounding changes: no two right answers would then agree.
+In: a seed. Out: `Program`. `trials` runs a step at the sizes of every call and says whether it may
+stay. A part of the programs is called once; the others in a manner that `manners` draws.
 """
 
 from __future__ import annotations
 
-import copy
+import math
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from litz.fuzz.program import DTYPES, FLOATS, LAYOUTS, Input, Program, Step, namespace
-from litz.fuzz.reference import Watched, Widened, default_dtype, widened
+from litz.fuzz.dynamo import with_gradients
+from litz.fuzz.manners import SMALL, Sizes, draw_manner, draw_sizes
+from litz.fuzz.program import DTYPES, FLOATS, LAYOUTS, Input, Manner, Program, Step
+from litz.fuzz.reference import memory
+from litz.fuzz.trials import Trials
 from litz.fuzz.vocabulary import MUTATIONS, WEIGHTED, Family
 
 MOST_ELEMENTS = 2500
-MOST_DIMENSIONS = 5
-MOST_MAGNITUDE = 1e4  # well inside float16: nothing overflows in one run and not in another
-MOST_SPREAD = 0.02  # of the largest number: beyond it, a comparison would find nothing
-SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
+MOST_OF_CALLS = 40_000  # elements, where programs are called at several sizes
 
+# A read of memory that nothing wrote, or a write past its end, is seen in every program.
+ALWAYS = {"debug_poison_memory": True}
 # Flags that change the code and must not change its meaning, the default first.
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "cpp.opt_level": (2, 1, 0, 0, 0, 0),  # mostly 0: LLVM is quick there, and not what is tried
@@ -39,145 +42,119 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "cpp.threads": (-1, -1, 2, 1),
     "inplace_buffers": (True, True, True, False),
     "allow_buffer_reuse": (True, True, True, False),
+    "use_dce": (True, True, True, False),
+    "joint_graph_constant_folding": (True, True, True, False),
+    "split_reductions": (True, True, False),
+    "epilogue_fusion": (True, True, False),
+    "prologue_fusion": (True, True, False),
+    "realize_reads_threshold": (4, 4, 0, 64),
+    "realize_opcount_threshold": (30, 30, 0, 200),
+    "max_fusion_unique_io_buffers": (None, None, None, 2),
+    "max_autotune_gemm_backends": ("ATEN,LITZ", "ATEN,LITZ", "ATEN"),
+    "cpp.weight_prepack": (True, True, False),
+    "cpp.enable_concat_linear": (False, False, True),
+    "fallback_by_default": (False,) * 9 + (True,),
 }
+
+
+# In texts whose results may have as many elements as the square of their operand's.
+GROWS = ("@", "diag_embed", "outer", "meshgrid", "einsum", "linear({", "torch.eye", "addmm")
+Fits = Callable[[torch.Tensor, torch.Tensor, int], bool]
 
 
 def generate(seed: int) -> Program:
     """Twenty to sixty steps."""
-    return Generator(random.Random(seed)).program()
-
-
-class Runs:
-    """The same lines run three ways, with a way back from a line that is not wanted."""
-
-    def __init__(self, inputs: tuple[Input, ...]) -> None:
-        self.seen: list[torch.dtype] = []
-        eager = namespace()
-        for i in inputs:
-            eager[i.name] = eval(i.text, eager)
-        names = [i.name for i in inputs]
-        self.values = [{n: eager[n] for n in names}]
-        for _ in range(2):
-            wide = widened([eager[n] for n in names])
-            self.values.append(dict(zip(names, wide, strict=True)))
-        self.wide = [Widened(self.seen, 0), Widened(self.seen, 1)]
-        self.modes = [Watched(self.seen), *self.wide]
-
-    @property
-    def eager(self) -> dict[str, torch.Tensor]:
-        return self.values[0]
-
-    def do(self, step: Step) -> bool:
-        """Run a line in all; a line that fails, or gives no tensor, leaves no trace."""
-        before = copy.deepcopy(self.values) if not step.name else [dict(v) for v in self.values]
-        length = len(self.seen)
-        try:
-            for mode, values in zip(self.modes, self.values, strict=True):
-                self._do(step, mode, values)
-            kept = self._comparable(step)
-        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
-            # Lines are drawn at random: torch refuses many, and such a program is none to compare.
-            kept = False
-        if not kept:
-            self.values = before
-            del self.seen[length:]
-        for wide in self.wide:
-            wide.at = len(self.seen)
-        return kept
-
-    def _do(self, step: Step, mode: Any, values: dict[str, torch.Tensor]) -> None:
-        space = namespace() | values
-        wide = torch.float64 if isinstance(mode, Widened) else torch.float32
-        with torch.no_grad(), default_dtype(wide), mode:
-            exec(step.text, space)
-        if step.name:
-            values[step.name] = space[step.name]
-
-    def _comparable(self, step: Step) -> bool:
-        if not step.name:
-            return all(self._is_comparable(name) for name in self.eager)
-        made = self.eager[step.name]
-        if not isinstance(made, torch.Tensor) or made.dtype not in DTYPES.values():
-            return False
-        small = made.numel() <= MOST_ELEMENTS and made.dim() <= MOST_DIMENSIONS
-        return small and self._is_comparable(step.name)
-
-    def _is_comparable(self, name: str) -> bool:
-        eager, exact, noisy = (values[name] for values in self.values)
-        if not eager.is_floating_point():
-            return bool(torch.equal(eager, exact) and torch.equal(eager, noisy))
-        finite = eager.isfinite()
-        if not torch.equal(finite, exact.isfinite()) or not torch.equal(finite, noisy.isfinite()):
-            return False
-        if not finite.any():
-            return True
-        largest = float(eager[finite].abs().max())
-        spread = float((noisy - exact)[finite].abs().max())
-        return largest <= MOST_MAGNITUDE and spread <= MOST_SPREAD * (largest + 1e-6)
+    return Generator(random.Random(seed), *draw_manner(seed)).program()
 
 
 class Generator:
     """Draws one program."""
 
-    def __init__(self, source: random.Random) -> None:
-        self.source = source
-        self.sizes = source.sample(SIZES, 3)
+    def __init__(self, source: random.Random, manner: Manner, calls: int) -> None:
+        self.source, self.manner, self.calls = source, manner, calls
+        self.is_plain = calls == 1 and manner == Manner()
+        self.most = MOST_ELEMENTS if self.is_plain else MOST_OF_CALLS
+        self.sizes: Sizes = (
+            [[n] for n in source.sample(SMALL, 3)] if self.is_plain else draw_sizes(source, calls)
+        )
         self.inputs = self._inputs()
-        self.runs = Runs(self.inputs)
+        self.trials = Trials(self.inputs, self.most)
         self.steps: list[Step] = []
 
     def program(self) -> Program:
-        wanted = round(self.source.triangular(20, 60, 20))  # short ones more often: they are quick
+        longest = 60 if self.is_plain else 30
+        wanted = round(self.source.triangular(20, longest, 20))  # short ones more often
         for _ in range(4 * wanted):
             if len(self.steps) < wanted:
                 self._step()
-        return Program(self.inputs, tuple(self.steps), self._outputs(), self._options())
+        parts = self.inputs, tuple(self.steps), self._outputs(), self._options()
+        program = Program(*parts, manner=self.manner)
+        if self.manner.gradients and not _is_differentiable(program):
+            return replace(program, manner=replace(self.manner, gradients=False, dynamo=True))
+        return program
 
     # -- inputs ------------------------------------------------------------------------------
 
     def _inputs(self) -> tuple[Input, ...]:
         made = [self._input(f"x{k}") for k in range(self.source.randint(1, 4))]
         first = made[0]
-        if first.shape and first.shape[-1] > 1 and self.source.random() < 0.1:
-            shape = (*first.shape[:-1], first.shape[-1] - 1)
-            made.append(Input(f"x{len(made)}", shape, first.dtype, base=first.name))
+        is_wide = all(s and s[-1] > 1 for s in first.shapes) and not self.manner.gradients
+        if is_wide and self.source.random() < 0.1:
+            shapes = [(*s[:-1], s[-1] - 1) for s in first.shapes]
+            shown = Input(f"x{len(made)}", (), first.dtype, base=first.name)
+            made.append(shown.reshaped(shapes))
         return tuple(made)
 
     def _input(self, name: str) -> Input:
         draw = self.source
         dtype = draw.choice([*FLOATS, "float32", "float32", "float32", *DTYPES])
-        shape = self._shape()
-        rank = len(shape)
+        shapes = self._shapes()
+        rank = len(shapes[0])
         layouts = [n for n in LAYOUTS if rank >= {"transposed": 2, "contiguous": 0}.get(n, 1)]
         layout = draw.choice(["contiguous", *layouts])
-        special = dtype in FLOATS and draw.random() < 0.06
-        return Input(name, shape, dtype, draw.randint(1, 99), layout, special)
+        special = dtype in FLOATS and draw.random() < 0.06 and not self.manner.gradients
+        made = Input(name, (), dtype, draw.randint(1, 99), layout, special)
+        return made.reshaped(shapes)
 
-    def _shape(self) -> tuple[int, ...]:
-        """Of the program's few sizes and ones, so that operands often broadcast."""
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """Of the program's few sizes and ones, so that operands often broadcast; call by call."""
         rank = self.source.choice([2, 2, 3, 3, 1, 4, 0])
-        shape = [self.source.choice([*self.sizes, *self.sizes, 1]) for _ in range(rank)]
+        one = [1] * self.calls
+        dims = [self.source.choice([*self.sizes, *self.sizes, one]) for _ in range(rank)]
         if rank and self.source.random() < 0.02:
-            shape[self.source.randrange(rank)] = 0
-        while torch.Size(shape).numel() > MOST_ELEMENTS:
-            shape[shape.index(max(shape))] = 2
-        return tuple(shape)
+            dims[self.source.randrange(rank)] = [0] * self.calls
+        while max(math.prod(d[k] for d in dims) for k in range(self.calls)) > self.most:
+            dims[dims.index(max(dims, key=max))] = [2] * self.calls
+        return [tuple(d[call] for d in dims) for call in range(self.calls)]
 
     # -- steps -------------------------------------------------------------------------------
 
     def _step(self) -> None:
         family = self.source.choice(WEIGHTED)
-        operands = [n for n, t in self.runs.eager.items() if family.takes(t)]
+        operands = [n for n, t in self.trials.eager.items() if family.takes(t)]
+        if family is MUTATIONS:
+            operands = [n for n in operands if self._may_change(n)]
         if not operands:
             return
         # Late values more often: programs grow deep, and what is made is used.
         a = self.source.choice(operands[-8:] if self.source.random() < 0.7 else operands)
-        template = self._filled(self.source.choice(family.texts), a)
+        text = self.source.choice(family.texts)
+        is_large = max(shape.numel() for shape in self.trials.shapes(a)) > MOST_ELEMENTS
+        if is_large and any(sign in text for sign in GROWS):
+            return
+        template = self._filled(text, a)
         if template is None:
             return
         step = self._numbered(family, *template)
-        if self.runs.do(step):
+        if self.trials.do(step):
             self.steps.append(step)
+
+    def _may_change(self, name: str) -> bool:
+        """Autograd refuses to change what gradients are asked for; a module's parameter is not
+        among the inputs that are looked at after a call."""
+        fixed = [i.name for i in self.inputs if self.manner.gradients or i.parameter]
+        values = self.trials.eager
+        return memory(values[name]) not in {memory(values[n]) for n in fixed}
 
     def _numbered(self, family: Family, text: str, names: dict[str, str]) -> Step:
         """Tensors in holes become numbered operands, so that a shrinker can exchange them."""
@@ -188,11 +165,11 @@ class Generator:
 
     def _filled(self, text: str, a: str) -> tuple[str, dict[str, str]] | None:
         """The text with numbers in it, and the tensors for the holes that remain."""
-        x = self.runs.eager[a]
+        x = self.trials.eager[a]
         names = {"a": a}
         for hole, fits in (("b", broadcasts), ("s", same_shape), ("c", is_mask)):
             if f"{{{hole}}}" in text:
-                pool = [n for n, t in self.runs.eager.items() if fits(x, t)]
+                pool = [n for n in self.trials.eager if self._fits(fits, a, n)]
                 if not pool:
                     return None
                 names[hole] = self.source.choice(pool)
@@ -202,13 +179,19 @@ class Generator:
                     return None
                 text = self._indexed(text, hole, x, names)
         kept = {hole: f"{{{hole}}}" for hole in names}
-        return text.format(**kept, **self._numbers(x)), names
+        numbers = self._numbers(a, x)
+        return text.format(**kept, **numbers), names
+
+    def _fits(self, fits: Fits, a: str, name: str) -> bool:
+        """In every call."""
+        every = (run.eager for run in self.trials.runs)
+        return all(fits(values[a], values[name], self.most) for values in every)
 
     def _indexed(self, text: str, hole: str, x: torch.Tensor, names: dict[str, str]) -> str:
         """The text with an index in its hole: an integer value of the program, or counted."""
         pool = [
             n
-            for n, t in self.runs.eager.items()
+            for n, t in self.trials.eager.items()
             if not t.is_floating_point()
             and (t.shape == x.shape if hole == "g" else t.dim() > 0 and t.numel() <= 40)
         ]  # fmt: skip
@@ -220,9 +203,10 @@ class Generator:
         d = self.source.randrange(x.dim()) if hole == "g" else 0
         if hole == "g":
             text = text.replace("{d}", str(d))
-        return text.replace(f"{{{hole}}}", f"({index} % {max(x.shape[d], 1)})")
+        size = f"({{a}}.shape[{d}] or 1)" if self.calls > 1 else str(max(x.shape[d], 1))
+        return text.replace(f"{{{hole}}}", f"({index} % {size})")
 
-    def _numbers(self, x: torch.Tensor) -> dict[str, Any]:
+    def _numbers(self, a: str, x: torch.Tensor) -> dict[str, Any]:
         draw, rank = self.source, x.dim()
         return {
             "d": draw.randint(-rank, max(rank - 1, 0)),
@@ -231,19 +215,22 @@ class Generator:
             "k": draw.randint(1, 3),
             "t": draw.choice(list(DTYPES)),
             "f": draw.choice(FLOATS),
-            "z": self._new_shape(x.numel()),
+            "z": self._new_shape([shape.numel() for shape in self.trials.shapes(a)]),
             "p": tuple(draw.sample(range(rank), rank)),
             "r": tuple(draw.randint(1, 2) for _ in range(rank + draw.randint(0, 1))),
             "i": f"torch.tensor({[draw.randint(-1, 1) for _ in range(draw.randint(1, 4))]})",
-            "l": x.shape[-1] if rank else 3,
+            "l": ("{a}.shape[-1]" if self.calls > 1 else x.shape[-1]) if rank else 3,
         }
 
-    def _new_shape(self, n: int) -> tuple[int, ...]:
-        factors = [k for k in (2, 3, 4, 5, 8, 16) if n and n % k == 0]
+    def _new_shape(self, counts: list[int]) -> tuple[int, ...]:
+        """Of as many elements, in every call."""
+        n = counts[0] if self.calls == 1 else -1
+        factors = [k for k in (2, 3, 4, 5, 8, 16) if all(m and m % k == 0 for m in counts)]
         if not factors:
             return (1, n)
         k = self.source.choice(factors)
-        return self.source.choice([(k, n // k), (n // k, k), (n // k, 1, k)])
+        rest = n // k if self.calls == 1 else -1
+        return self.source.choice([(k, rest), (rest, k), (rest, 1, k)])
 
     # -- what is returned, and how it is compiled --------------------------------------------
 
@@ -256,19 +243,31 @@ class Generator:
 
     def _options(self) -> dict[str, Any]:
         drawn = {name: self.source.choice(values) for name, values in OPTIONS.items()}
-        return {name: value for name, value in drawn.items() if value != OPTIONS[name][0]}
+        changed = {name: value for name, value in drawn.items() if value != OPTIONS[name][0]}
+        return changed | ALWAYS
 
 
-def broadcasts(x: torch.Tensor, y: torch.Tensor) -> bool:
+def _is_differentiable(program: Program) -> bool:
+    """Whether eager gives its gradients: autograd refuses some mutations when it comes to them."""
+    run = with_gradients(program.function())
     try:
-        return bool(torch.broadcast_shapes(x.shape, y.shape).numel() <= MOST_ELEMENTS)
+        for call in range(program.calls):
+            run(*program.fresh_inputs(call))
+    except RuntimeError:
+        return False
+    return True
+
+
+def broadcasts(x: torch.Tensor, y: torch.Tensor, most: int) -> bool:
+    try:
+        return bool(torch.broadcast_shapes(x.shape, y.shape).numel() <= most)
     except RuntimeError:
         return False
 
 
-def same_shape(x: torch.Tensor, y: torch.Tensor) -> bool:
+def same_shape(x: torch.Tensor, y: torch.Tensor, _: int) -> bool:
     return bool(x.shape == y.shape)
 
 
-def is_mask(x: torch.Tensor, y: torch.Tensor) -> bool:
-    return y.dtype is torch.bool and broadcasts(x, y)
+def is_mask(x: torch.Tensor, y: torch.Tensor, most: int) -> bool:
+    return y.dtype is torch.bool and broadcasts(x, y, most)

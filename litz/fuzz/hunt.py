@@ -13,15 +13,16 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from litz.fuzz.compare import Failure, check
+from litz.fuzz.compare import Failure, check, check_calls
 from litz.fuzz.generate import generate
 from litz.fuzz.isolate import Apart, Died, isolated
 from litz.fuzz.program import Program
@@ -30,6 +31,7 @@ from litz.fuzz.shrink import shrink
 A_PROCESS = 300  # programs: torch keeps memory for what it has traced
 LONGEST = 120.0  # seconds for one program
 SHRINKING = 40.0  # seconds for one failure
+A_MOMENT = 0.5  # seconds between two looks at the clock
 OFTEN = 2  # failures that read alike are shrunk so many times
 
 
@@ -47,6 +49,9 @@ class Find:
         return f'"""Found by `litz fuzz --seed {self.seed} --programs 1`.\n\n{text}\n"""\n\n' + (
             self.program.script()
         )
+
+
+Result = tuple[int, Find | None]  # the steps of a program, and what is wrong with it
 
 
 @dataclass
@@ -72,8 +77,12 @@ def signature(failure: Failure) -> str:
 
 
 def judge(program: Program) -> Failure | None:
-    given = program.function(), program.fresh_inputs(), program.options, program.labels
-    return check(*given, program.device)
+    if not program.is_plain:
+        calls = [program.fresh_inputs(k) for k in range(program.calls)]
+        often = program.function(), calls, program.options, program.labels
+        return check_calls(*often, program.manner, program.parameters)
+    once = program.function(), program.fresh_inputs(), program.options, program.labels
+    return check(*once, program.device)
 
 
 def still_fails(program: Program, like: Failure) -> bool:
@@ -105,29 +114,48 @@ def hunt(
     said: Callable[[Tally, Find | None], None],
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    jobs: int = 1,
 ) -> Tally:
     """Look for failures; `said` is called after each program, with its find if it has one.
 
     It forks: call it in a process that has started no threads, nor used a GPU. `options` are flags
-    that every program is compiled with, beside those it draws, and `device` what for.
+    that every program is compiled with, beside those it draws, and `device` what for. Of `jobs`
+    processes side by side, each takes every so many-th seed.
     """
     _warm()
     tally = Tally()
     known: list[str] = []
     start = time.monotonic()
-    while tally.seconds < seconds and (programs is None or tally.programs < programs):
-        left = A_PROCESS if programs is None else min(A_PROCESS, programs - tally.programs)
-        batch = Batch(seed + tally.programs, left, options or {}, known, device)
-        for steps, find in batch.results(start + seconds):
-            tally.programs += 1
-            tally.steps += steps
-            tally.seconds = time.monotonic() - start
-            if find is not None:
-                tally.finds.append(find)
-                known.append(signature(find.failure))
-            said(tally, find)
+    seeds = None if programs is None else range(seed, seed + programs)
+    shares = [Share(seed + k, jobs, seeds, options or {}, known, device) for k in range(jobs)]
+    for steps, find in _in_turn([s.results(start + seconds) for s in shares], shares):
+        tally.programs += 1
+        tally.steps += steps
         tally.seconds = time.monotonic() - start
+        if find is not None:
+            tally.finds.append(find)
+            known.append(signature(find.failure))
+        said(tally, find)
+    tally.seconds = time.monotonic() - start
     return tally
+
+
+def _in_turn(running: list[Iterator[Result | None]], shares: list[Share]) -> Iterator[Result]:
+    """What all of them give, as it comes. None is one that waits for its process."""
+    by_share = dict(zip(shares, running, strict=True))
+    while by_share:
+        waiting = True
+        for share, results in list(by_share.items()):
+            try:
+                result = next(results)
+            except StopIteration:
+                del by_share[share]
+                continue
+            if result is not None:
+                waiting = False
+                yield result
+        if waiting and by_share:
+            wait([share.process.ours for share in by_share], A_MOMENT)
 
 
 def _warm() -> None:
@@ -138,19 +166,21 @@ def _warm() -> None:
     gc.freeze()
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Programs that share a process. When it dies, the program it was at is the last."""
+class Share:
+    """The seeds of one of the processes side by side. When it dies, the program it was at is a find
+    and another goes on behind it."""
 
-    first: int
-    count: int
-    options: Mapping[str, Any]
-    known: list[str]
-    device: str = "cpu"
+    def __init__(
+        self, first: int, step: int, seeds: range | None, options: Mapping[str, Any],
+        known: list[str], device: str = "cpu",
+    ) -> None:  # fmt: skip
+        self.next, self.step, self.seeds = first, step, seeds  # seeds None: no end
+        self.options, self.known, self.device = options, known, device
+        self.process: Apart
 
     @property
-    def seeds(self) -> range:
-        return range(self.first, self.first + self.count)
+    def is_left(self) -> bool:
+        return self.seeds is None or self.next in self.seeds
 
     def program(self, seed: int) -> Program:
         program = generate(seed)
@@ -161,25 +191,41 @@ class Batch:
         """Send each program before it runs, so that it is known if nothing follows it."""
         _silence()
         gc.set_threshold(100_000, 20, 100)  # what a program leaves is small
-        for seed in self.seeds:
-            program = self.program(seed)
+        for _ in range(A_PROCESS):
+            if not self.is_left:
+                return
+            program = self.program(self.next)
             channel.send(program)
-            channel.send(try_program(program, seed, self.known))
+            channel.send(try_program(program, self.next, self.known))
+            self.next += self.step
 
-    def results(self, end: float) -> Iterator[tuple[int, Find | None]]:
-        """The number of steps and the find, program after program, until `end`."""
-        with Apart(self.work) as process:
-            for seed in self.seeds:
-                if time.monotonic() > end:
-                    return
-                program = process.receive(LONGEST)
-                if isinstance(program, Died):
-                    raise RuntimeError(f"no program for seed {seed}: its process {program}")
-                found = process.receive(LONGEST + SHRINKING)
-                if isinstance(found, Died):
-                    yield len(program.steps), _crash(program, seed, found)
-                    return
-                yield len(program.steps), found
+    def results(self, end: float) -> Iterator[Result | None]:
+        """The number of steps and the find, program after program, until `end`. None while nothing
+        has come."""
+        while self.is_left and time.monotonic() < end:
+            with Apart(self.work) as self.process:
+                yield from self._of_process(end)
+
+    def _of_process(self, end: float) -> Iterator[Result | None]:
+        for _ in range(A_PROCESS):
+            if not self.is_left or time.monotonic() > end:
+                return
+            program = yield from self._received(LONGEST)
+            if isinstance(program, Died):
+                raise RuntimeError(f"no program for seed {self.next}: its process {program}")
+            found = yield from self._received(LONGEST + SHRINKING)
+            seed, self.next = self.next, self.next + self.step
+            if isinstance(found, Died):
+                yield len(program.steps), _crash(program, seed, found)
+                return
+            yield len(program.steps), found
+
+    def _received(self, seconds: float) -> Generator[None, None, Any]:
+        """What the process sends next, or how it died."""
+        last = time.monotonic() + seconds
+        while not self.process.ours.poll(0) and time.monotonic() < last:
+            yield None
+        return self.process.receive(0)
 
 
 def _crash(program: Program, seed: int, died: Died) -> Find:

@@ -14,8 +14,9 @@ shows a failure again. Example:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,27 +58,39 @@ class Input:
     layout: str = "contiguous"
     special: bool = False
     base: str = ""
+    later: tuple[tuple[int, ...], ...] = ()  # its shapes in the calls after the first
+    parameter: bool = False  # of a module; written to between calls
 
     @property
     def text(self) -> str:
         """An expression that makes it."""
+        return self.text_at(0)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Call by call."""
+        return (self.shape, *self.later)
+
+    def reshaped(self, shapes: Sequence[tuple[int, ...]]) -> Input:
+        return replace(self, shape=shapes[0], later=tuple(shapes[1:]))
+
+    def text_at(self, call: int) -> str:
         if self.base:
             return f"{self.base}[..., 1:]"
-        return self._made(self.shape)
-
-    def _made(self, s: tuple[int, ...]) -> str:
+        data = partial(self._data, self.seed + 100 * call)
+        s = self.shapes[call]
         if self.layout == "transposed":
-            return f"{self._data((*s[:-2], s[-1], s[-2]))}.transpose(-1, -2)"
+            return f"{data((*s[:-2], s[-1], s[-2]))}.transpose(-1, -2)"
         if self.layout == "strided":
-            return f"{self._data((*s[:-1], 2 * s[-1] + 1))}[..., 1::2]"
+            return f"{data((*s[:-1], 2 * s[-1] + 1))}[..., 1::2]"
         if self.layout == "offset":
-            return f"{self._data((s[0] + 2, *s[1:]))}[1:-1]"
+            return f"{data((s[0] + 2, *s[1:]))}[1:-1]"
         if self.layout == "expanded":
-            return f"{self._data((1, *s[1:]))}.expand({s})"
-        return self._data(s)
+            return f"{data((1, *s[1:]))}.expand({s})"
+        return data(s)
 
-    def _data(self, shape: tuple[int, ...]) -> str:
-        return f"data({self.seed}, {shape}, {self.dtype}{', True' if self.special else ''})"
+    def _data(self, seed: int, shape: tuple[int, ...]) -> str:
+        return f"data({seed}, {shape}, {self.dtype}{', True' if self.special else ''})"
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,24 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Manner:
+    """How a program is compiled and called, if not once, by itself and for its results alone."""
+
+    gradients: bool = False  # of a scalar made of its results
+    threads: int = 1  # that call it at once when it is compiled
+    automatic: bool = False  # torch finds out at the second call which sizes change
+    dynamo: bool = False  # through torch.compile, though nothing else asks for it
+
+    @property
+    def text(self) -> str:
+        pairs = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return "".join(f", {n}={v!r}" for n, v in pairs if v != getattr(PLAIN, n))
+
+
+PLAIN = Manner()
+
+
+@dataclass(frozen=True)
 class Program:
     """Inputs, steps, the names that are returned, the flags it is compiled with, and what for."""
 
@@ -103,6 +134,21 @@ class Program:
     outputs: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
+    manner: Manner = PLAIN
+
+    @property
+    def calls(self) -> int:
+        return len(self.inputs[0].shapes) if self.inputs else 1
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """The positions of inputs that a module holds."""
+        return tuple(k for k, i in enumerate(self.inputs) if i.parameter)
+
+    @property
+    def is_plain(self) -> bool:
+        """Called once and for its results alone: compiled without Dynamo."""
+        return self.calls == 1 and not self.parameters and self.manner == PLAIN
 
     @property
     def arguments(self) -> list[str]:
@@ -110,8 +156,9 @@ class Program:
 
     @property
     def labels(self) -> list[str]:
-        """What a run gives: the outputs, and the inputs as the program leaves them."""
-        return [*self.outputs, *self.arguments]
+        """What a run gives: the outputs, gradients, and the inputs as the program leaves them."""
+        floats = [i.name for i in self.inputs if i.dtype in FLOATS] if self.manner.gradients else []
+        return [*self.outputs, *(f"the gradient of {n}" for n in floats), *self.arguments]
 
     def text(self) -> str:
         lines = [s.text for s in self.steps] + [f"return [{', '.join(self.outputs)}]"]
@@ -122,10 +169,10 @@ class Program:
         exec(self.text(), space)
         return space["program"]  # type: ignore[no-any-return]
 
-    def fresh_inputs(self) -> list[torch.Tensor]:
+    def fresh_inputs(self, call: int = 0) -> list[torch.Tensor]:
         space = namespace()
         for i in self.inputs:
-            space[i.name] = eval(i.text, space)
+            space[i.name] = eval(i.text_at(call), space)
         return [space[name] for name in self.arguments]
 
     def script(self) -> str:
@@ -134,15 +181,27 @@ class Program:
         dtypes = ", ".join(name for name in used if name != "bool")
         functional = "import torch.nn.functional as F\n" if "F." in self.text() else ""
         infinity = "from math import inf\n\n" if "(inf" in self.text() else ""
-        given = [f"[{', '.join(self.arguments)}]", repr(dict(self.options))]
-        given += [repr(self.device)] if self.device != "cpu" else []
+        judged = "assert_same" if self.is_plain else "assert_calls_same"
+        called = self._called_once() if self.is_plain else self._called_often()
         return (
             f"{infinity}import torch\n{functional}from torch import {dtypes or 'float32'}\n\n"
-            "from litz.fuzz import assert_same, data\n\n\n"
-            f"{self.text()}\n\n"
-            + "".join(f"{i.name} = {i.text}\n" for i in self.inputs)
-            + f"assert_same(program, {', '.join(given)})\n"
+            f"from litz.fuzz import {judged}, data\n\n\n{self.text()}\n\n{called}"
         ).replace(", bool", ", torch.bool")
+
+    def _called_once(self) -> str:
+        given = [f"[{', '.join(self.arguments)}]", repr(dict(self.options))]
+        given += [repr(self.device)] if self.device != "cpu" else []
+        made = "".join(f"{i.name} = {i.text}\n" for i in self.inputs)
+        return f"{made}assert_same(program, {', '.join(given)})\n"
+
+    def _called_often(self) -> str:
+        lines = ["calls = []"]
+        for call in range(self.calls):
+            lines += [f"{i.name} = {i.text_at(call)}" for i in self.inputs]
+            lines.append(f"calls.append([{', '.join(self.arguments)}])")
+        manner = self.manner.text + (f", parameters={self.parameters}" if self.parameters else "")
+        lines.append(f"assert_calls_same(program, calls, {dict(self.options)!r}{manner})")
+        return "\n".join(lines) + "\n"
 
     def without_dead_steps(self) -> Program:
         """Keep the steps that something needs; a mutation is needed if its operand is."""

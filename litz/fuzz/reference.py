@@ -94,7 +94,21 @@ class Widened(TorchFunctionMode):
                 elif not is_exact(function):
                     self._move(tensor, dtype, rounds * _ulp([dtype, *inside]))
                 self._turn(function, tensor)
+                self._move_gradient(tensor, dtype)
         return result
+
+    def _move_gradient(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        """What comes back to a value rounds there as well."""
+
+        def near(gradient: torch.Tensor | None) -> torch.Tensor | None:
+            if gradient is None:  # nothing came
+                return None
+            moved = gradient.clone()
+            self._move(moved, dtype, 2 * torch.finfo(dtype).eps)
+            return moved
+
+        if self.noise and tensor.requires_grad:
+            tensor.register_hook(near)
 
     def _may_move(
         self, function: Any, types_seen: list[torch.dtype], result: Any, before: set[int]
@@ -124,13 +138,13 @@ class Widened(TorchFunctionMode):
         if self.noise and tensor.numel():
             off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
             most = ulp - torch.finfo(dtype).eps / 2
-            tensor.copy_((tensor * (1 + self.noise * most * off)).to(dtype))
+            _overwrite(tensor, (tensor * (1 + self.noise * most * off)).to(dtype))
 
     def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
         """A number that the type has is not rounded."""
         before, held = tensor.clone(), tensor.to(dtype).double() == tensor
         self._move(tensor, dtype, torch.finfo(dtype).eps)
-        tensor.copy_(torch.where(held, before, tensor))
+        _overwrite(tensor, torch.where(held, before, tensor))
 
     def _turn(self, function: Any, tensor: torch.Tensor) -> None:
         """The sign of a NaN says nothing, nor that of a zero chosen among zeros or summed of them:
@@ -140,7 +154,13 @@ class Widened(TorchFunctionMode):
             if _name(function).rstrip("_") in CHOICES or _name(function) in STEPS:
                 free |= tensor == 0
             coin = torch.rand(tensor.shape, generator=self.source) < 0.5
-            tensor.copy_(torch.where(free & coin, -tensor, tensor))
+            _overwrite(tensor, torch.where(free & coin, -tensor, tensor))
+
+
+def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Autograd does not see it: a value that it saved is another one now, and as good."""
+    with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
+        tensor.copy_(values)
 
 
 def _ulp(dtypes: list[torch.dtype]) -> float:

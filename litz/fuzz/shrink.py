@@ -1,4 +1,4 @@
-"""A failing program made small: fewer steps, outputs, flags, inputs and elements.
+"""A failing program made small: fewer calls, steps, outputs, flags, inputs and elements.
 
 In: a program and a test of whether a smaller one still fails. Out: the smallest found in the time
 given. Each change is tried and kept if the program still fails. Example: of forty steps,
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from litz.fuzz.program import DTYPES, Input, Program, Step
+from litz.fuzz.program import DTYPES, Input, Manner, Program, Step
 
 Fails = Callable[[Program], bool]
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -28,7 +28,8 @@ def shrink(program: Program, fails: Fails, seconds: float) -> Program:
     while program != before and time.monotonic() < end:
         before = program
         for changes in (
-            fewer_outputs, fewer_steps, shorter_paths, fewer_options, plainer_inputs, smaller_sizes
+            plainer_manner, fewer_calls, fewer_outputs, fewer_steps, shorter_paths, fewer_options,
+            plainer_inputs, smaller_sizes,
         ):  # fmt: skip
             program = _applied(program, changes, fails, end)
     return renamed(program)
@@ -49,6 +50,34 @@ def _applied(
                 program, progress = smaller, True
                 break
     return program
+
+
+def plainer_manner(program: Program) -> Iterator[Program]:
+    """Without gradients, threads, parameters; and without Dynamo, if it is called once."""
+    manner = program.manner
+    plain = Manner(dynamo=manner.dynamo)
+    free = tuple(replace(i, parameter=False) for i in program.inputs)
+    for less in (
+        replace(program, manner=Manner(), inputs=free),
+        replace(program, manner=plain),
+        replace(program, manner=replace(manner, gradients=False)),
+        replace(program, manner=replace(manner, threads=1)),
+        replace(program, manner=replace(manner, automatic=False)),
+        replace(program, inputs=free),
+    ):
+        if less != program:
+            yield less
+
+
+def fewer_calls(program: Program) -> Iterator[Program]:
+    """One alone, then all but one."""
+    every = range(program.calls)
+    if program.calls == 1:
+        return
+    for kept in [[k] for k in every] + [[j for j in every if j != k] for k in every]:
+        inputs = (i.reshaped([i.shapes[k] for k in kept]) for i in program.inputs)
+        manner = replace(program.manner, dynamo=True)
+        yield replace(program, inputs=tuple(inputs), manner=manner)
 
 
 def fewer_outputs(program: Program) -> Iterator[Program]:
@@ -77,21 +106,23 @@ def _cut(program: Program, start: int, stop: int) -> Program:
     gone = program.steps[start:stop]
     kept = program.steps[:start] + program.steps[stop:]
     needed = {name for step in kept for name in step.operands} | set(program.outputs)
-    values = _values(program)
+    values = [_values(program, call) for call in range(program.calls)]
     made = [
-        Input(s.name, tuple(values[s.name].shape), NAMES[values[s.name].dtype])
+        Input(s.name, (), NAMES[values[0][s.name].dtype]).reshaped(
+            [tuple(v[s.name].shape) for v in values]
+        )
         for s in gone
-        if s.name in needed and s.name in values
+        if s.name in needed and s.name in values[0]
     ]
     return replace(program, inputs=(*program.inputs, *made), steps=kept)
 
 
-def _values(program: Program) -> dict[str, torch.Tensor]:
+def _values(program: Program, call: int) -> dict[str, torch.Tensor]:
     """Every value of the program in eager."""
     names = tuple(step.name for step in program.steps if step.name)
     showing = replace(program, outputs=names)
     with torch.no_grad():
-        return dict(zip(names, showing.function()(*showing.fresh_inputs()), strict=True))
+        return dict(zip(names, showing.function()(*showing.fresh_inputs(call)), strict=True))
 
 
 def shorter_paths(program: Program) -> Iterator[Program]:
@@ -122,21 +153,28 @@ def plainer_inputs(program: Program) -> Iterator[Program]:
 
 
 def smaller_sizes(program: Program) -> Iterator[Program]:
-    """One size in all inputs made smaller, or one input without a dimension."""
-    sizes = sorted({n for i in program.inputs for n in i.shape if n > 1}, reverse=True)
-    for n in sizes:
-        for smaller in dict.fromkeys((1, 2, 3, n // 2, n - 1)):
-            if smaller < n:
-                inputs = (
-                    replace(i, shape=tuple(smaller if m == n else m for m in i.shape))
-                    for i in program.inputs
-                )
-                yield replace(program, inputs=tuple(inputs))
+    """One size in all inputs of a call made smaller, or one input without a dimension."""
+    for call in range(program.calls):
+        sizes = sorted({n for i in program.inputs for n in i.shapes[call] if n > 1}, reverse=True)
+        for n in sizes:
+            for smaller in dict.fromkeys((1, 2, 3, n // 2, n - 1)):
+                if smaller < n:
+                    yield _resized(program, call, n, smaller)
     for k, item in enumerate(program.inputs):
         for d in range(len(item.shape) if not item.base else 0):
-            shape = item.shape[:d] + item.shape[d + 1 :]
-            fewer = replace(item, shape=shape, layout="contiguous")
+            shapes = [s[:d] + s[d + 1 :] for s in item.shapes]
+            fewer = replace(item, layout="contiguous").reshaped(shapes)
             yield replace(program, inputs=program.inputs[:k] + (fewer,) + program.inputs[k + 1 :])
+
+
+def _resized(program: Program, call: int, size: int, smaller: int) -> Program:
+    def resized(item: Input) -> Input:
+        shapes = list(item.shapes)
+        for k in range(len(shapes)) if item.parameter else [call]:  # it has one shape
+            shapes[k] = tuple(smaller if m == size else m for m in shapes[k])
+        return item.reshaped(shapes)
+
+    return replace(program, inputs=tuple(map(resized, program.inputs)))
 
 
 def _renamed(program: Program, names: dict[str, str]) -> Program:

@@ -114,7 +114,8 @@ def _key(value: Any) -> Any:
     if isinstance(value, Node):
         value = value.meta["val"]
         plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-        if not plain or not is_static(value):
+        # The last row of many lies at a symbolic place, though its own sizes are numbers.
+        if not plain or not is_static(value) or not isinstance(value.storage_offset(), int):
             return object()  # looks like nothing else
         place = (value.stride(), value.storage_offset(), value.is_conj(), value.is_neg())
         return value.dtype, value.device, value.shape, *place

@@ -16,11 +16,12 @@ import torch
 
 from litz.codegen.llvm.ops import SPELLING
 from litz.codegen.llvm.values import CALLED
-from litz.fuzz import assert_same, check, data, generate, shrink
+from litz.fuzz import assert_same, check, check_calls, data, generate, shrink
 from litz.fuzz.compare import Failure
-from litz.fuzz.hunt import Batch, judge, still_fails
+from litz.fuzz.dynamo import ThroughDynamo, with_gradients
+from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
-from litz.fuzz.program import Input, Program, Step, namespace
+from litz.fuzz.program import Input, Manner, Program, Step, namespace
 from litz.fuzz.reference import run_wide
 
 BOUNDS = {"debug_index_asserts": True}
@@ -207,11 +208,11 @@ ops.SPELLING["sin"] = ops.SPELLING["abs"]
 KILLS = """
 import litz.fuzz.compare, os, signal, sys
 class Compiled:
-    def __init__(self, function, options):
+    def __init__(self, *given, **named):
         pass
     def __call__(self, inputs):
         os.kill(os.getpid(), signal.SIGSEGV)
-litz.fuzz.compare.Compiled = Compiled
+litz.fuzz.compare.Compiled = litz.fuzz.compare.ThroughDynamo = Compiled
 hunt = sys.modules["litz.fuzz.hunt"]
 hunt._warm, hunt.SHRINKING = lambda: None, 2.0
 """
@@ -267,10 +268,115 @@ def test_a_function_that_kills_its_process_is_survived() -> None:
 
 
 def test_every_program_is_compiled_with_the_flags_asked_for() -> None:
-    program = Batch(3, 1, BOUNDS, []).program(3)
+    program = Share(3, 1, None, BOUNDS, []).program(3)
     assert program == replace(generate(3), options={**generate(3).options, **BOUNDS})
+
+
+def test_every_program_runs_in_poisoned_memory() -> None:
+    assert all(generate(seed).options["debug_poison_memory"] for seed in range(3))
+
+
+def test_processes_side_by_side_share_the_seeds() -> None:
+    result = command("--seed", "1", "--programs", "5", "--jobs", "2")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("5 programs, ")
 
 
 def test_a_failure_reads_as_one_line() -> None:
     failure = Failure("litz", "value", "v0: wrong by 3")
     assert str(replace(failure, label=2)) == "litz: value: v0: wrong by 3"
+
+
+# -- several calls, gradients, threads ---------------------------------------------------------
+
+
+def test_sizes_change_from_call_to_call_the_longest_first_and_last() -> None:
+    programs = [p for p in map(generate, range(60)) if p.calls > 2]
+    assert len(programs) > 5
+    for program in programs:
+        for item in program.inputs:
+            assert item.shapes[0] == item.shapes[-1] == tuple(map(max, *item.shapes, item.shape))
+    shapes = {s for p in programs for i in p.inputs for s in i.shapes}
+    assert {0, 1, 31, 257} <= {n for shape in shapes for n in shape}
+
+
+def test_half_of_the_programs_go_through_dynamo_some_for_gradients_or_from_threads() -> None:
+    manners = [generate(seed).manner for seed in range(60)]
+    assert any(m.gradients for m in manners)
+    assert any(m.threads > 1 for m in manners)
+    assert any(m.automatic for m in manners)
+
+
+TWICE = Input("x0", (8, 17), "float32", later=((3, 17), (8, 17)))
+WRONG_AT_THREE = Program(
+    (TWICE, Input("x1", (17,), "float32", later=((17,), (17,)))),
+    (Step("v0", "{0}.sin() + {1}", ("x0", "x1")), Step("v1", "{0}.exp()", ("x1",))),
+    ("v0", "v1"),
+    {"cpp.simdlen": 128},
+    manner=Manner(threads=2),
+)
+
+
+@pytest.mark.usefixtures("wrong_sine")
+def test_calls_threads_and_sizes_shrink() -> None:
+    failure = judge(WRONG_AT_THREE)
+    assert failure is not None
+    assert (failure.kind, failure.call, failure.label) == ("value", 0, 0)
+    small = shrink(WRONG_AT_THREE, lambda p: still_fails(p, failure), 60)
+    assert small.is_plain
+    assert small.text() == "def program(x0, x1):\n    v0 = x0.sin() + x1\n    return [v0]\n"
+    assert [i.shape for i in small.inputs] == [(), ()]
+
+
+def test_a_failure_of_a_later_call_keeps_the_calls_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Wrong at three rows, behind a call with more of them."""
+    monkeypatch.setattr("litz.fuzz.dynamo.ThroughDynamo._called", _forgetful)
+    program = replace(WRONG_AT_THREE, manner=Manner(), options={})
+    failure = judge(program)
+    assert failure is not None
+    assert failure.call == 1
+    small = shrink(program, lambda p: still_fails(p, failure), 60)
+    assert {len(i.shapes) for i in small.inputs} == {2}
+    with pytest.raises(AssertionError, match="call 1"):
+        exec(small.script(), {})
+
+
+def _forgetful(self: ThroughDynamo, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """Right in a first call alone."""
+    wrong = self.calls > 1 and self.backend != "aot_eager"
+    return [r + wrong for r in self.function(*inputs)]
+
+
+@pytest.mark.usefixtures("wrong_sine")
+def test_wrong_gradients_are_found() -> None:
+    """The gradient of a cosine is a sine, and the cosine itself is right."""
+    calls = [[data(1, (5, 17), torch.float32)]]
+    manner = Manner(gradients=True)
+    failure = check_calls(lambda x: [x.cos()], calls, {}, ("y", "dx", "x"), manner)
+    assert failure is not None
+    assert (failure.kind, failure.text[:3]) == ("value", "dx:")
+    assert check_calls(lambda x: [x.tanh()], calls, {}, (), manner) is None
+
+
+def test_parameters_are_written_to_between_calls() -> None:
+    calls = [[data(k, (4, 3), torch.float32), data(k + 9, (2, 3), torch.float32)] for k in range(4)]
+    for gradients in (False, True):
+        manner = Manner(gradients)
+        assert check_calls(_linear, calls, {}, (), manner, parameters=(1,)) is None
+    stale = ThroughDynamo(_linear, {}, Manner(), (1,))
+    first = stale(calls[0])
+    assert not torch.equal(first[0], stale([calls[0][0], calls[1][1]])[0])
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    return [torch.nn.functional.linear(x, weight)]
+
+
+def test_gradients_in_float64_are_moved_by_rounding() -> None:
+    x = torch.rand(1000) + 1
+    function = with_gradients(lambda t: [t * 3])
+    exact, noisy = (run_wide(function, [x], [torch.float32] * 2, n)[1] for n in (0, 1))
+    moved = ((noisy - exact) / exact).abs().max()
+    assert 2**-24 < moved < 2**-20

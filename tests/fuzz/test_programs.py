@@ -13,7 +13,7 @@ import pytest
 from litz.fuzz import generate
 from litz.fuzz.hunt import judge
 
-PROGRAMS, A_TEST = 120, 10
+PROGRAMS, A_TEST = 24, 6
 BOUNDS = {"debug_index_asserts": True}
 
 

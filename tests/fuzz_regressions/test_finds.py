@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import bfloat16, float16, float32, float64
 
-from litz.fuzz import assert_same, data
+from litz.fuzz import assert_calls_same, assert_same, data
 
 Tensors = list[Any]
 
@@ -162,3 +162,23 @@ def test_a_result_whose_elements_share_memory_is_left_to_aten() -> None:
         return [torch.diagonal_scatter(v, v.diagonal(0, 0, 1) * 2, 0, 0, 1)]
 
     assert_same(program, [data(1, (5, 5), float32)])
+
+
+def test_the_last_of_many_rows_lies_at_a_symbolic_place() -> None:
+    """The check behind each pass took the places of a node's operands for numbers."""
+
+    def program(x0: torch.Tensor) -> list[torch.Tensor]:
+        return [x0[-1].reshape(2, 3).reshape(6).cos()]
+
+    calls = [[data(k, (n, 6), torch.float32)] for k, n in enumerate((9, 4, 9))]
+    assert_calls_same(program, calls)
+
+
+def test_accesses_of_more_than_64_lanes_are_held_against_bounds() -> None:
+    """Which lanes failed was kept as the bits of a word, and LLVM refused to shorten 128 to 64."""
+
+    def program(x0: torch.Tensor) -> Tensors:
+        return [x0.clamp(0, 100).to(torch.int8).zero_().index_fill(0, torch.tensor([1, 0]), 2)]
+
+    calls = [[data(k, (n, 31, 7), float32)] for k, n in enumerate((130, 33, 130))]
+    assert_calls_same(program, calls, {"debug_index_asserts": True})

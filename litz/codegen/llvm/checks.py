@@ -16,14 +16,12 @@ from __future__ import annotations
 from litz.codegen.llvm.builder import Builder, Type, Value
 
 WORD = Type("i64", 1)
-MOST_LANES = 64
+MOST_LANES = 256  # four vectors of bytes
 NOTED = f"[{2 + 2 * MOST_LANES} x i64]"
 CALLED = "@litz_check_"  # what the text of a function with checks holds
 RARELY = '!prof !{!"branch_weights", i32 1, i32 2000}'
 
 NOTE = f"""
-declare i64 @llvm.cttz.i64(i64, i1)
-
 define internal void @litz_note(ptr %slot, ptr %noted) noinline cold nounwind {{
   %site = load i64, ptr %noted
   %record = load ptr, ptr %slot
@@ -31,9 +29,8 @@ define internal void @litz_note(ptr %slot, ptr %noted) noinline cold nounwind {{
   %first = extractvalue {{ i64, i1 }} %swapped, 1
   br i1 %first, label %write, label %done
 write:
-  %bits.at = getelementptr i64, ptr %noted, i64 1
-  %bits = load i64, ptr %bits.at
-  %lane = call i64 @llvm.cttz.i64(i64 %bits, i1 false)
+  %lane.at = getelementptr i64, ptr %noted, i64 1
+  %lane = load i64, ptr %lane.at
   %index.place = add i64 %lane, 2
   %index.at = getelementptr i64, ptr %noted, i64 %index.place
   %index = load i64, ptr %index.at
@@ -59,9 +56,10 @@ entry:
 failed:
   store volatile i64 %site, ptr %noted
   %mask = bitcast KIND %bad to iLANES
-  %bits = WIDENED
-  %bits.at = getelementptr i64, ptr %noted, i64 1
-  store volatile i64 %bits, ptr %bits.at
+  %first = call iLANES @llvm.cttz.iLANES(iLANES %mask, i1 false)
+  %lane = WIDENED
+  %lane.at = getelementptr i64, ptr %noted, i64 1
+  store volatile i64 %lane, ptr %lane.at
   %index.at = getelementptr i64, ptr %noted, i64 2
   store volatile WIDE %index, ptr %index.at, align 8
   %size.at = getelementptr i64, ptr %noted, i64 {2 + MOST_LANES}
@@ -79,7 +77,10 @@ def check_lanes(
 ) -> Value:
     """The index of each lane, zero in those that are bad, which are noted if there are any;
     `index` and `size` have as many lanes."""
-    b.declares.add(_check(bad.type.lanes))
+    lanes = bad.type.lanes
+    assert lanes <= MOST_LANES, f"{lanes} lanes, and room for {MOST_LANES}"
+    b.declares.add(_check(lanes))
+    b.declares.add(f"declare i{lanes} @llvm.cttz.i{lanes}(i{lanes}, i1)")
     if bad.type.lanes > 1:
         b.declares.add(f"declare i1 @{_reduced(bad.type)}({bad.type})")
     given = ", ".join(map(str, (bad, index, size, Value(str(site), WORD), noted)))
@@ -90,12 +91,19 @@ def _reduced(kind: Type) -> str:
     return f"llvm.vector.reduce.or.{kind.mangled}"
 
 
+def _as_word(lanes: int) -> str:
+    """The first bad lane, counted in an integer of as many bits as there are lanes."""
+    if lanes == 64:
+        return "add i64 %first, 0"
+    return f"{'trunc' if lanes > 64 else 'zext'} i{lanes} %first to i64"
+
+
 def _check(lanes: int) -> str:
     """The function for as many lanes."""
     kind = Type("i1", lanes)
     known = {
         "ANY": f"call i1 @{_reduced(kind)}({kind} %bad)" if lanes > 1 else "or i1 %bad, false",
-        "WIDENED": "add i64 %mask, 0" if lanes == MOST_LANES else f"zext i{lanes} %mask to i64",
+        "WIDENED": _as_word(lanes),
         "KIND": str(kind),
         "WIDE": str(Type("i64", lanes)),
         "LANES": str(lanes),

@@ -1,0 +1,149 @@
+"""A function through torch.compile: called again at other sizes, for gradients, by threads.
+
+In: a function, flags and a `Manner`. Out: its results, call by call. Where a module holds some of
+the inputs as parameters, those are written to before each call, in one of the ways that programs
+do. Nothing falls back to eager: what fails, raises. Example: `ThroughDynamo(f, {}, Manner())([x])`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from litz.backend import litz
+from litz.fuzz.program import Manner
+from litz.report import Explanation
+
+Function = Callable[..., Any]
+Tensors = list[torch.Tensor]
+
+
+def with_gradients(function: Function) -> Function:
+    """Its results, and the gradients of a weighted sum of them by every input of floats. All are
+    copies: how gradients lie in memory, and what shares theirs, is nobody's promise."""
+
+    def run(*inputs: torch.Tensor) -> Tensors:
+        with torch.enable_grad():
+            with torch._C.DisableTorchFunction():
+                given = [_leaf(t) for t in inputs]
+            results = list(function(*given))
+            with torch._C.DisableTorchFunction():  # modes see the program alone
+                leaves = [t for t in given if t.requires_grad]
+                parts = [_weighed(r) for r in results if r.requires_grad]
+                gradients = _gradients(sum(parts, start=torch.zeros(())), leaves)
+                return [*(r.detach().clone() for r in results), *gradients]
+
+    return run
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    if tensor.requires_grad:
+        return tensor  # a parameter
+    return tensor.detach().requires_grad_()
+
+
+def _weighed(result: torch.Tensor) -> torch.Tensor:
+    """Every element counts, and each by another weight."""
+    weights = torch.arange(result.numel(), dtype=torch.float64).cos().reshape(result.shape)
+    return (result * weights.to(result.dtype)).sum(dtype=torch.float64)
+
+
+def _gradients(total: torch.Tensor, leaves: Tensors) -> Tensors:
+    if not total.requires_grad:
+        return [torch.zeros_like(t) for t in leaves]
+    found = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+    return [g.detach().clone(memory_format=torch.contiguous_format) for g in found]
+
+
+class Holder(torch.nn.Module):
+    """A function, some of whose arguments are parameters."""
+
+    def __init__(self, function: Function, held: Mapping[int, torch.Tensor], trained: bool) -> None:
+        super().__init__()
+        self.function, self.places = function, sorted(held)
+        self.held = torch.nn.ParameterList(
+            torch.nn.Parameter(held[k].clone(), requires_grad=trained) for k in self.places
+        )
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        full = list(inputs)
+        for place, parameter in zip(self.places, self.held, strict=True):
+            full.insert(place, parameter)
+        return self.function(*full)
+
+    @torch.no_grad()
+    def write(self, values: Tensors, way: int) -> None:
+        """As an optimizer does, past torch's count of changes, or with memory of its own."""
+        for parameter, value in zip(self.held, values, strict=True):
+            if way == 0:
+                parameter.copy_(value)
+            elif way == 1:
+                parameter.data.copy_(value)
+            else:
+                parameter.data = value.clone()
+
+
+class ThroughDynamo:
+    """Compiled as it is called. `backend` is Litz unless another is named."""
+
+    def __init__(
+        self, function: Function, options: Mapping[str, Any], manner: Manner,
+        parameters: Sequence[int] = (), backend: str = "",
+    ) -> None:  # fmt: skip
+        torch._dynamo.reset()
+        self.function, self.manner, self.parameters = function, manner, tuple(parameters)
+        self.notes, self.calls = Explanation(), 0
+        self.backend: Any = backend or self._backend
+        self.options = {**options, "on_error": "raise", "disable_progress": True}
+        self.holder: Holder | None = None
+        self.compiled: Function | None = None
+
+    def _backend(self, module: torch.fx.GraphModule, inputs: Any) -> Function:
+        return litz(module, inputs, options=self.options, explanation=self.notes)
+
+    def _compile(self, held: Mapping[int, torch.Tensor]) -> Function:
+        if held:
+            self.holder = Holder(self.function, held, self.manner.gradients)
+        run: Any = self.holder or self.function
+        dynamic = None if self.manner.automatic else True
+        compiled: Function = torch.compile(run, backend=self.backend, dynamic=dynamic)
+        return compiled
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        self._write(inputs)
+        return self._run(inputs)
+
+    def at_once(self, inputs: Sequence[torch.Tensor]) -> list[tuple[Tensors, Tensors]]:
+        """From several threads, each with inputs of its own: results, and inputs as they are."""
+        given = [copy.deepcopy(list(inputs)) for _ in range(self.manner.threads)]
+        with ThreadPoolExecutor(self.manner.threads) as pool:
+            return list(zip(pool.map(self._run, given), given, strict=True))
+
+    def _write(self, inputs: Sequence[torch.Tensor]) -> None:
+        held = {k: inputs[k] for k in self.parameters}
+        if self.compiled is None:
+            self.compiled = self._compile(held)
+        elif self.holder is not None:
+            self.holder.write(list(held.values()), self.calls % 3)
+        self.calls += 1
+
+    def _run(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        if not self.manner.gradients:
+            with torch.no_grad():
+                return list(self._called(*inputs))
+        full = list(inputs)
+        if self.holder is not None:
+            for place, parameter in zip(self.holder.places, self.holder.held, strict=True):
+                full[place] = parameter
+        return with_gradients(self._called)(*full)  # type: ignore[no-any-return]
+
+    def _called(self, *inputs: torch.Tensor) -> Any:
+        assert self.compiled is not None
+        free = [t for k, t in enumerate(inputs) if k not in self.parameters]
+        return self.compiled(*free)

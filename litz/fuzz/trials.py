@@ -1,0 +1,121 @@
+"""The lines of a program run as they are drawn: in eager, in float64, in float64 with noise.
+
+In: inputs, then one step after the other. Out: whether a step may stay. One that eager rejects, or
+whose value is large, or that rounding carries far, or an integer that rounding changes, may not: no
+two right answers would then agree.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from litz.fuzz.program import DTYPES, Input, Step, namespace
+from litz.fuzz.reference import Watched, Widened, default_dtype, widened
+
+MOST_DIMENSIONS = 5
+MOST_MAGNITUDE = 1e4  # well inside float16: nothing overflows in one run and not in another
+MOST_SPREAD = 0.02  # of the largest number: beyond it, a comparison would find nothing
+
+
+class Runs:
+    """The same lines run three ways at the sizes of one call."""
+
+    def __init__(self, inputs: tuple[Input, ...], call: int, most: int) -> None:
+        self.seen: list[torch.dtype] = []
+        self.most = most
+        eager = namespace()
+        for i in inputs:
+            eager[i.name] = eval(i.text_at(call), eager)
+        names = [i.name for i in inputs]
+        self.values = [{n: eager[n] for n in names}]
+        for _ in range(2):
+            wide = widened([eager[n] for n in names])
+            self.values.append(dict(zip(names, wide, strict=True)))
+        self.wide = [Widened(self.seen, 0), Widened(self.seen, 1)]
+        self.modes = [Watched(self.seen), *self.wide]
+
+    @property
+    def eager(self) -> dict[str, torch.Tensor]:
+        return self.values[0]
+
+    def saved(self, step: Step) -> tuple[list[dict[str, torch.Tensor]], int]:
+        """All that a line may change."""
+        before = copy.deepcopy(self.values) if not step.name else [dict(v) for v in self.values]
+        return before, len(self.seen)
+
+    def restore(self, before: list[dict[str, torch.Tensor]], length: int) -> None:
+        self.values = before
+        del self.seen[length:]
+
+    def settle(self) -> None:
+        for wide in self.wide:
+            wide.at = len(self.seen)
+
+    def do(self, step: Step) -> bool:
+        """Run a line in all, and say whether it may stay."""
+        try:
+            for mode, values in zip(self.modes, self.values, strict=True):
+                self._do(step, mode, values)
+            return self._comparable(step)
+        except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError,
+                ZeroDivisionError):  # fmt: skip
+            # Lines are drawn at random: torch refuses many, and such a program is none to compare.
+            return False
+
+    def _do(self, step: Step, mode: Any, values: dict[str, torch.Tensor]) -> None:
+        space = namespace() | values
+        wide = torch.float64 if isinstance(mode, Widened) else torch.float32
+        with torch.no_grad(), default_dtype(wide), mode:
+            exec(step.text, space)
+        if step.name:
+            values[step.name] = space[step.name]
+
+    def _comparable(self, step: Step) -> bool:
+        if not step.name:
+            return all(self._is_comparable(name) for name in self.eager)
+        made = self.eager[step.name]
+        if not isinstance(made, torch.Tensor) or made.dtype not in DTYPES.values():
+            return False
+        small = made.numel() <= self.most and made.dim() <= MOST_DIMENSIONS
+        return small and self._is_comparable(step.name)
+
+    def _is_comparable(self, name: str) -> bool:
+        eager, exact, noisy = (values[name] for values in self.values)
+        if not eager.is_floating_point():
+            return bool(torch.equal(eager, exact) and torch.equal(eager, noisy))
+        finite = eager.isfinite()
+        if not torch.equal(finite, exact.isfinite()) or not torch.equal(finite, noisy.isfinite()):
+            return False
+        if not finite.any():
+            return True
+        largest = float(eager[finite].abs().max())
+        spread = float((noisy - exact)[finite].abs().max())
+        return largest <= MOST_MAGNITUDE and spread <= MOST_SPREAD * (largest + 1e-6)
+
+
+class Trials:
+    """The runs of every call, with a way back from a line that is not wanted in one of them."""
+
+    def __init__(self, inputs: tuple[Input, ...], most: int) -> None:
+        self.runs = [Runs(inputs, call, most) for call in range(len(inputs[0].shapes))]
+
+    @property
+    def eager(self) -> dict[str, torch.Tensor]:
+        """The values of the first call."""
+        return self.runs[0].eager
+
+    def shapes(self, name: str) -> list[torch.Size]:
+        return [run.eager[name].shape for run in self.runs]
+
+    def do(self, step: Step) -> bool:
+        """Run a line in all; one that fails, or gives no tensor, leaves no trace."""
+        before = [run.saved(step) for run in self.runs]
+        kept = all(run.do(step) for run in self.runs)
+        for run, saved in zip(self.runs, before, strict=True):
+            if not kept:
+                run.restore(*saved)
+            run.settle()
+        return kept
