@@ -97,6 +97,10 @@ def replace_by_attribute(graph: Graph, node: Node, tensor: torch.Tensor) -> None
     while hasattr(graph.module, f"_folded{number}"):
         number += 1
     name = f"_folded{number}"
+    if (
+        tensor._is_zerotensor()
+    ):  # of forward derivatives: no kernel could read it, nor torch copy it
+        tensor = tensor.clone()
     graph.module.register_buffer(name, tensor)
     graph.attributes[name] = tensor
     with graph.module.graph.inserting_before(node):

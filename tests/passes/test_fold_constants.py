@@ -188,3 +188,19 @@ def test_an_identity_on_a_written_input_is_a_copy(optimized: Get) -> None:
         return before.neg()
 
     assert optimized(function, X).module.meta["passes"]["remove_identities"] == 0
+
+
+def test_zeros_of_forward_derivatives_get_memory() -> None:
+    """torch's zeros without memory are folded too; what keeps them copies them, which takes one."""
+    net = torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Tanh(), torch.nn.Linear(12, 1))
+
+    def pushed(x: torch.Tensor) -> Any:
+        return torch.func.jvp(net, (x,), (x.flip(0),))
+
+    x = torch.randn(12, 8)
+    torch._dynamo.reset()
+    run = torch.compile(pushed, backend="litz", options={"on_error": "raise"})
+    weights = list(net.parameters())
+    found = torch.autograd.grad(sum(t.sum() for t in run(x)), weights)
+    expected = torch.autograd.grad(sum(t.sum() for t in pushed(x)), weights)
+    torch.testing.assert_close(found, expected)

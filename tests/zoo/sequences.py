@@ -230,7 +230,11 @@ SEQUENCES = [
     _row("lstm", "recurrent", lambda: Recurrent(nn.LSTM, num_layers=2)),
     _row("gru", "recurrent", lambda: Recurrent(nn.GRU)),
     _row("rnn", "recurrent", lambda: Recurrent(nn.RNN)),
-    _row("bidirectional lstm", "recurrent", lambda: Recurrent(nn.LSTM, bidirectional=True)),
+    _row(
+        "bidirectional lstm",
+        "recurrent",
+        lambda: Recurrent(nn.LSTM, bidirectional=True, proj_size=6),
+    ),
     _row("lstm cell loop", "recurrent", CellLoop),
     _row("qrnn", "recurrent", QRNN),
     _row("pointer network", "recurrent", PointerNetwork),
