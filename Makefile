@@ -33,9 +33,9 @@ TIMES ?= 100
 test-repeat: $(READY)
 	@$(BIN)/python -m tests.repeat --times $(TIMES) --workers $(WORKERS)
 
-# Every op in every dtype; goes on where it was stopped. Writes the op table and its page.
+# Every op in every dtype and way; goes on where it was stopped. Writes the op table and its page.
 test-ops: $(READY)
-	@$(BIN)/python -m tests.ops.sweep --table
+	@$(BIN)/python -m tests.ops.sweep --table --ways all
 	@$(BIN)/python tests/test_docs.py ops.md
 
 # Gradients of every op in float32 and float64, against eager's.

@@ -50,6 +50,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "realize_reads_threshold": (4, 4, 0, 64),
     "realize_opcount_threshold": (30, 30, 0, 200),
     "max_fusion_unique_io_buffers": (None, None, None, 2),
+    "multi_kernel_hints": ((), (), (), (16, 130)),
     "max_autotune_gemm_backends": ("ATEN,LITZ", "ATEN,LITZ", "ATEN"),
     "cpp.weight_prepack": (True, True, False),
     "cpp.enable_concat_linear": (False, False, True),

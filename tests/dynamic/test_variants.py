@@ -42,6 +42,14 @@ def test_each_size_runs_the_schedule_that_is_nearest() -> None:
     assert "(multi_kernel_hints)" in str(report) and ways[0] in str(report)
 
 
+def test_sizes_that_no_axis_has() -> None:
+    """The distance between rows is a size that kernels read, and no loop runs over."""
+    symbolic = Symbolic(lambda x: (x[:, 0] * 2, x[:, 1].sum()), multi_kernel_hints=HINTS)
+    for shape in ((6, 30), (300, 4), (40, 9)):
+        symbolic.check(torch.randn(shape), interpret=False)
+    assert symbolic.graphs == 1
+
+
 def test_without_hints_a_kernel_has_one_way_to_run() -> None:
     symbolic = Symbolic(lambda x: torch.softmax(x, -1))
     symbolic.check(torch.randn(6, 30))

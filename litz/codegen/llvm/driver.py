@@ -34,12 +34,14 @@ MOST_WORK = 1 << 20
 
 @dataclass(frozen=True)
 class Launch:
-    """A function that a kernel may run: of several, all but one have no tasks at a call."""
+    """A function that a kernel may run: of several, all but one have no tasks at a call, and their
+    own sizes have other hints than the graph's, `sizes`."""
 
     kernel: ScheduledKernel
     function: str
     tasks: Expr
     work: Expr
+    sizes: tuple[Expr, ...] = ()
 
 
 # The launches of each kernel of a graph.
@@ -59,7 +61,8 @@ def launches_of(main: ScheduledKernel, functions: Sequence[str]) -> list[Launch]
         if end is not None:
             here = apply("and", here, apply("lt", main.measure, integer(end)))
         counts = (as_seen(n, known) for n in (way.task_count, _work(way)))
-        found.append(Launch(way, function, *(apply("where", here, n, ZERO) for n in counts)))
+        numbers = (apply("where", here, n, ZERO) for n in counts)
+        found.append(Launch(way, function, *numbers, sizes=main.sizes))
     return found
 
 
@@ -119,7 +122,8 @@ def computed_numbers(launches: Launches) -> dict[str, Expr]:
     found: dict[str, Expr] = {}
     for ways in launches:
         many = len(ways) > 1  # then their sizes have hints of their own
-        known = {str(n.attr[0]): n for n in roots(*(way.tasks for way in ways if many))}
+        given = (n for way in ways if many for n in (way.tasks, *way.sizes))
+        known = {str(n.attr[0]): n for n in roots(*given)}
         for symbol in (symbol for way in ways for symbol in way.kernel.sizes):
             found[f"size {symbol.attr[0]}"] = as_seen(symbol, known) if many else symbol
     for k, way in enumerate(chain.from_iterable(launches)):
