@@ -26,7 +26,7 @@ from tests.zoo.check import Result, check
 from tests.zoo.entries import ENTRIES
 
 FILE = ROOT / "build" / "zoo" / "results.jsonl"
-LIMIT = 400.0  # seconds an entry
+LIMIT = 900.0  # seconds an entry: BigBird takes 200 on a busy machine
 
 
 def main() -> int:
