@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from litz.errors import InternalError
 from litz.ir.expr import Expr
@@ -25,6 +26,7 @@ GUARD = 64  # bytes behind a tensor; `plan` leaves as many behind each intermedi
 Zone = tuple[int, int]
 
 
+@_disable_current_modes()
 def poisoned(tensor: torch.Tensor) -> torch.Tensor:
     """The same tensor, all of its memory filled."""
     tensor.untyped_storage().fill_(BYTE)
@@ -36,18 +38,27 @@ def with_poison(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     return lambda *args: poisoned(make(*args))
 
 
+@_disable_current_modes()
 def guarded(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A fresh tensor on the CPU, filled, with a guard behind it."""
     span = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    size = 0 if 0 in shape else span * dtype.itemsize
+    if 0 in shape:
+        return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+    size = span * dtype.itemsize
     memory = torch.full((size + GUARD,), BYTE, dtype=torch.uint8, device="cpu")
     made = torch.empty(0, dtype=dtype, device="cpu")
-    return made.set_(memory.untyped_storage(), 0, shape, strides)  # type: ignore[call-overload]
+    made.set_(memory.untyped_storage(), 0, shape, strides)  # type: ignore[call-overload]
+    if not made.is_inference():
+        torch._C._autograd._unsafe_set_version_counter((made,), (0,))  # as fresh as any
+    return made
 
 
+@_disable_current_modes()
 def look_behind(name: str, tensor: Any) -> None:
     """Raise if the guard of a tensor that `guarded` made was written to."""
     storage = tensor.untyped_storage()
+    if not storage.nbytes():
+        return
     memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
     if not bool((memory[-GUARD:] == BYTE).all()):
         raise _overrun(f"behind {name}")
@@ -75,6 +86,7 @@ def taken_text(plan: Plan, places: Mapping[Expr, tuple[str, str]]) -> str:
     return f"[{', '.join(pairs)}]"
 
 
+@_disable_current_modes()
 def look_between(arena: torch.Tensor, inside: Iterable[Zone]) -> None:
     """Raise if a byte of an arena was written in which no intermediate lies at any time."""
     end = arena.numel()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from llvmlite.binding import ExecutionEngine
+from llvmlite.binding import ResourceTracker
 from torch import nn
 from torch._dynamo import eval_frame
 
@@ -21,7 +21,7 @@ from litz.backend import Allowance, ByParameters, BySize
 from litz.build import triton_worker
 from litz.build.llvm import _start
 from litz.report import Explanation, unread
-from litz.runtime import CompiledGraph, memory
+from litz.runtime import CompiledGraph
 
 
 @pytest.fixture(autouse=True)
@@ -139,12 +139,11 @@ def alive(kind: type) -> int:
 def test_machine_code_goes_with_what_was_compiled() -> None:
     x = torch.randn(8, 16, requires_grad=True)
     _start()  # code that all graphs share
-    before = alive(ExecutionEngine)
+    before = alive(CompiledGraph), alive(ResourceTracker)
     for k in range(6):
         torch.compile(lambda x, k=k: (x * k).tanh().sort(-1)[0], backend="litz")(x).sum().backward()
         litz.reset()
-    assert alive(CompiledGraph) == 0 and alive(ExecutionEngine) == before
-    assert not memory.IDLE
+    assert alive(CompiledGraph) <= before[0] and alive(ResourceTracker) <= before[1]
 
 
 def shared(x: torch.Tensor) -> torch.Tensor:
@@ -160,12 +159,12 @@ def test_explanations_leave_nothing_behind() -> None:
     """Of a function with a graph break, torch keeps the first graph until it is reset."""
     x = torch.randn(8, 16)
     litz.explain(torch.nn.functional.gelu, x)
-    before = alive(ExecutionEngine), len(eval_frame.cached_backends)
+    before = alive(ResourceTracker), len(eval_frame.cached_backends)
     for _ in range(4):
         (report,) = map(weakref.ref, litz.explain(torch.nn.functional.gelu, x).graphs)
         gc.collect()
         assert report() is None
-    assert (alive(ExecutionEngine), len(eval_frame.cached_backends)) == before
+    assert (alive(ResourceTracker), len(eval_frame.cached_backends)) == before
     reports = [weakref.ref(report) for report in litz.explain(explained, x).graphs]
     gc.collect()
     assert len(reports) == 3 and not any(report() for report in reports)
@@ -244,9 +243,10 @@ def test_so_many_sentences_are_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_source_of_a_triton_kernel_is_forgotten() -> None:
     pytest.importorskip("triton", reason="the extra `gpu` brings triton")
-    before = len(triton_worker.linecache.cache)
+    before = set(triton_worker.linecache.cache)
     for k in range(3):
         text = f"import triton\n@triton.jit\ndef nothing(x):\n    pass  # {k}\n"
         triton_worker.compiled({**triton_worker.FIRST, "text": text})
-    assert len(triton_worker.linecache.cache) <= before + 50  # what Triton itself reads
-    assert not [name for name in triton_worker.linecache.cache if name.startswith("<litz")]
+    added = set(triton_worker.linecache.cache) - before
+    assert len(added) <= 50  # what Triton itself reads
+    assert not [name for name in added if name.startswith("<litz")]

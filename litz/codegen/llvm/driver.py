@@ -60,9 +60,10 @@ def launches_of(main: ScheduledKernel, functions: Sequence[str]) -> list[Launch]
         here = apply("ge", main.measure, integer(variant.begins))
         if end is not None:
             here = apply("and", here, apply("lt", main.measure, integer(end)))
-        counts = (as_seen(n, known) for n in (way.task_count, _work(way)))
-        numbers = (apply("where", here, n, ZERO) for n in counts)
-        found.append(Launch(way, function, *numbers, sizes=main.sizes))
+        tasks, work = (
+            apply("where", here, as_seen(n, known), ZERO) for n in (way.task_count, _work(way))
+        )
+        found.append(Launch(way, function, tasks, work, main.sizes))
     return found
 
 

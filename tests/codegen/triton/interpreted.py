@@ -29,6 +29,7 @@ from litz.codegen import emit
 from litz.config import snapshot
 from litz.errors import DriverError
 from litz.ir import eighths
+from litz.ir.checks import RECORD_WORDS
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.dtypes import E4M3, E5M2
 from litz.ir.ops import OPS
@@ -310,7 +311,7 @@ class Interpreted:
         for k in range(2):  # Triton's own parameters: memory for programs that need some
             hidden = ctypes.c_void_p.from_address(parameters[given + k])
             assert (hidden.value is not None) == (k == 0 and kernel.scratch > 0)
-        spans = [*self.spans[kernel.name](*sizes), 4]
+        spans = [*self.spans[kernel.name](*sizes), 8 * RECORD_WORDS]
         Bounds.allowed = tuple((a, a + n) for a, n in zip(addresses, spans, strict=False))
         data = addresses[: len(addresses) - kernel.checks]
         assert all(a % 16 == 0 for a in data), "Triton was told of aligned pointers"
