@@ -11,7 +11,9 @@ recording gave is used where it lies: each recording knows the one it follows by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
@@ -49,9 +51,22 @@ class CudaRecorder:
         with torch.cuda.device(self.index):
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with _without_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 outputs = call(list(args))
             return graph.replay, outputs
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """What Python's collector frees (graphs, modules, events of dead programs) is freed through
+    CUDA, which ends a recording of the thread that it happens in."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @dataclass
