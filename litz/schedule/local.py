@@ -28,11 +28,10 @@ from litz.ir.program import Buffer, Kernel, Phase, Store, exprs_of, loads
 
 def settle_scratch(kernel: Kernel, row: int, first: int) -> tuple[Kernel, tuple[Buffer, ...]]:
     """The kernel without scratch that registers cannot hold; what went to memory, as its arguments
-    from number `first` on."""
+    from number `first` on. What is computed again reads other scratch in new places, so each that
+    is settled is followed by another look at all."""
     placed: list[Buffer] = []
-    for buffer in kernel.scratch:
-        if _in_registers(kernel, buffer, row):
-            continue
+    while buffer := next((b for b in kernel.scratch if not _in_registers(kernel, b, row)), None):
         value = _definition(kernel, buffer)
         if value is not None:
             kernel = _computed_again(kernel, buffer, value)

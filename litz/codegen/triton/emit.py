@@ -247,7 +247,10 @@ class KernelEmitter:
         for store, value in zip(stores, computed, strict=True):
             self.emitted.add((store.buffer, store.index[0]))
             if store.buffer in self.kernel.scratch:
-                self.values.scratch[store.buffer.name] = self._register(store, value)
+                self.values.scratch[store.buffer.name] = (
+                    store.index[0],
+                    self._register(store, value),
+                )
             elif store.scatters:
                 self._scatter(store)
             else:

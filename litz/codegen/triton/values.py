@@ -83,7 +83,8 @@ class Values:
         self.known: dict[Expr, Text] = {}
         self.in_loop: dict[Expr, Text] = {}
         self.in_phase: dict[Expr, Text] = {}
-        self.scratch: dict[str, Text] = {}  # what registers hold of each scratch buffer
+        # What registers hold of each scratch buffer, and at which place of it.
+        self.scratch: dict[str, tuple[Expr, Text]] = {}
         self.stored: dict[tuple[str, Expr], Text] = {}  # what memory holds that we wrote
         self.scan: Callable[[Expr, Text], Text]
         self.checks = False
@@ -350,7 +351,9 @@ class Values:
     def _held(self, node: Expr) -> Text | None:
         """What a load would read, if it is in registers."""
         if node.buffer in self.kernel.scratch:
-            return self.scratch[node.buffer.name]
+            place, text = self.scratch[node.buffer.name]
+            assert place is node.index[0], f"{node}: registers hold {node.buffer.name}[{place}]"
+            return text
         return self.stored.get((node.buffer.name, node.index[0]))
 
     def _checked(self, node: Expr, inside: bool) -> Text:

@@ -149,6 +149,7 @@ OPS: dict[str, Case] = {
     "infinite_rows": (lambda x: [x.softmax(1), x.logsumexp(1), x.log_softmax(1)], (INFINITE,)),
     "log_softmax": (lambda x: [x.log_softmax(1), x.logsumexp(1), F.softmin(x, 0)], (X,)),
     "flip": (lambda x: x.softmax(1).flip(1), (X,)),
+    "scratch_of_scratch": (lambda x: F.normalize(x.view(60, 2), dim=1).square().sum(1), (X,)),
     "scans": (lambda x: [x.cumsum(1), x.cumprod(0), x.cummax(1)[0], x.cummin(0)[1]], (X,)),
     "logcumsumexp": (lambda x: x.logcumsumexp(1), (X,)),
     "scan_then_flip": (lambda x: x.cumsum(1).flip(1) + x.cumsum(1), (X,)),
