@@ -3,7 +3,8 @@
 In: torch's op database. Out: for each ATen op, the types that its kernels raise for on a CPU. A
 sample that works in one type is run again with that type replaced by each other one, and with one
 of its tensors in another type than the others; a dispatch mode notes the ATen ops that raise. What
-some samples refuse and others take is left out: there eager asks for more than the types.
+some samples refuse and others take is left out: there eager asks for more than the types. So is
+what raises in a type that the op supports (`clamp` without bounds): types are not the reason.
 `tests/ops/test_refusals.py` measures some of the table again.
 """
 
@@ -13,7 +14,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,7 @@ def retyped(op: Any, most: int) -> Iterator[tuple[torch.dtype, int, Any]]:
     first = next((d for d in ALL if d in supported), None)
     if first is None:
         return
-    given = list(samples(op, first, most))
+    given = _working(op, first, most)
     for dtype in (d for d in ALL if d not in supported):
         for k, sample in enumerate(given):
             try:
@@ -107,7 +108,7 @@ def _retyped(sample: Any, old: torch.dtype, new: torch.dtype) -> Sample:
 def mixed(op: Any, most: int) -> Iterator[tuple[str, Any]]:
     """Samples of which one tensor has another type than the others, each with what it is."""
     first = next((d for d in ALL if d in op.supported_dtypes("cpu")), None)
-    for k, sample in enumerate(samples(op, first, most)) if first is not None else ():
+    for k, sample in enumerate(_working(op, first, most)) if first is not None else ():
         leaves = pytree.tree_leaves((sample.input, list(sample.args), dict(sample.kwargs)))
         places = [p for p, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
         for place in places if len(places) > 1 else ():
@@ -125,18 +126,29 @@ def measure(name: str) -> Seen:
     torch.set_num_threads(1)
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    op, watch = BY_NAME[name], Watch()
-    given = [sample for _, _, sample in retyped(op, SAMPLES)]
-    given += [sample for _, sample in mixed(op, MIXED)]
-    for dtype in (d for d in ALL if d in op.supported_dtypes("cpu")):
-        given += list(samples(op, dtype, SAMPLES))
+    op = BY_NAME[name]
+    supported = [d for d in ALL if d in op.supported_dtypes("cpu")]
+    proper = _watched(op, (s for dtype in supported for s in samples(op, dtype, SAMPLES)))
+    others = [sample for _, _, sample in retyped(op, SAMPLES)]
+    foreign = _watched(op, [*others, *(sample for _, sample in mixed(op, MIXED))])
+    return foreign.raised, proper.taken | foreign.taken
+
+
+def _watched(op: Any, given: Iterable[Any]) -> Watch:
+    """What the ATen ops of these samples did."""
+    watch = Watch()
     for sample in given:
         try:
             with watch:
                 run_sample(op.op, sample)
         except Exception:
             continue
-    return watch.raised, watch.taken
+    return watch
+
+
+def _working(op: Any, dtype: torch.dtype, most: int) -> list[Any]:
+    """Samples that eager takes."""
+    return [s for s in samples(op, dtype, most) if not _watched(op, [s]).raised]
 
 
 def _shortest(op: str, types: str, taken: set[Key]) -> str:
@@ -157,7 +169,7 @@ def measured_with() -> str:
 def main() -> int:
     raised: set[Key] = set()
     taken: set[Key] = set()
-    jobs = os.cpu_count() or 1
+    jobs = len(os.sched_getaffinity(0))
     for done, (name, found) in enumerate(run_all(list(BY_NAME), measure, jobs, LIMIT), 1):
         if isinstance(found, Died):
             print(f"{name}: {found.reason}")
