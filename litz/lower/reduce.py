@@ -278,13 +278,18 @@ def _moments(
     def squared(p: tuple[Expr, ...]) -> Expr:
         return apply("mul", distance(p), distance(p))
 
+    def sums_at(kept: list[Expr]) -> tuple[Expr, Expr]:
+        """Of squares and of distances; the latter, small corrections, need not be wide."""
+        squares = work.value(summing, squared, kept)
+        return squares, cast(work.value("sum", distance, kept), squares.dtype)
+
     def variance_at(kept: list[Expr]) -> Expr:
-        squares, off = work.value(summing, squared, kept), work.value(summing, distance, kept)
+        squares, off = sums_at(kept)
         spread = _spread(squares, off, dtype.compute, work.count, correction)
         return cast(spread, dtype.compute)
 
     def mean_at(kept: list[Expr]) -> Expr:
-        squares, off = work.value(summing, squared, kept), work.value(summing, distance, kept)
+        squares, off = sums_at(kept)
         wide = cast(center.at(positions(shape)), off.dtype)
         mean = apply("add", wide, _share(squares, off, dtype.compute, work.count))
         return cast(mean, dtype.compute)

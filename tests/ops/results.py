@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -54,15 +55,15 @@ def file_of(way: str, where: str = "") -> Path:
     return FILE if name == "plain" else FILE.parent / f"{name}.jsonl"
 
 
-def sources_key(samples: int) -> str:
-    """The hash of all that decides a result."""
+def sources_key(samples: int, runners: Sequence[Path] = tuple(RUNNERS)) -> str:
+    """The hash of all that decides a result: the compiler, and the files that run it."""
     digest = hashlib.sha256(f"{torch.__version__} {samples}".encode())
     compiler = [
         path
         for path in sorted((ROOT / "litz").rglob("*.py"))
         if path.relative_to(ROOT / "litz").parts[0] not in BESIDE
     ]
-    for path in [*compiler, *RUNNERS]:
+    for path in [*compiler, *runners]:
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -34,6 +34,13 @@ from tests.zoo.runs import RUNS, Calls, in_float64
 
 EAGER, SPREAD, RUNS_WITH_NOISE, ROUNDINGS = 2.0, 8.0, 2, 4
 OPTIONS = {"on_error": "raise", "fallback_random": True}
+# What torch leaves to eager unless asked: recurrent layers, sizes that data decides, and, without a
+# word, what it has compiled too often.
+CAPTURED = {
+    "allow_rnn": True,
+    "capture_dynamic_output_shape_ops": True,
+    "fail_on_recompile_limit_hit": True,
+}
 Tensors = list[torch.Tensor]
 
 
@@ -61,9 +68,6 @@ def check(entry: Entry, key: str = "") -> Result:
     result = Result(key, entry.name, entry.family)
     start = time.perf_counter()
     draws.begin(f"zoo {entry.name}")
-    # What torch leaves to eager unless asked: recurrent layers, and sizes that data decides.
-    torch._dynamo.config.allow_rnn = True
-    torch._dynamo.config.capture_dynamic_output_shape_ops = True
     model = entry.build()
     calls = [entry.inputs(size) for size in entry.sizes]
     for kind in entry.kinds:
@@ -71,7 +75,8 @@ def check(entry: Entry, key: str = "") -> Result:
         counters.clear()
         notes = Explanation()
         try:
-            _check_kind(entry, kind, model, calls, notes, result)
+            with torch._dynamo.config.patch(CAPTURED):
+                _check_kind(entry, kind, model, calls, notes, result)
         except Exception as error:  # of eager or of float64: the entry itself is wrong
             result.failures.append(f"not compiled at all, {_said(error)} ({kind})")
         result.kernels += notes.kernels

@@ -44,9 +44,14 @@ def sized_training(entry: Entry, model: nn.Module, calls: Calls, wrap: Wrap) -> 
         model.zero_grad()
         loss = _loss(tensors_in(run(**call)))
         loss.backward()
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        # Of a parameter that has no gradient, none is expected.
+        gradients = [_nothing(p) if p.grad is None else p.grad for p in model.parameters()]
         found += [loss.detach(), *(g.clone() for g in gradients)]
     return found
+
+
+def _nothing(parameter: nn.Parameter) -> torch.Tensor:
+    return parameter.detach().new_empty(0)
 
 
 def _loss(results: list[torch.Tensor]) -> torch.Tensor:

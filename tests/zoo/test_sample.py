@@ -15,8 +15,7 @@ SAMPLE = ["dcn", "gcn", "deepfm", "complex linear", "vmap of grad", "AdamW"]
 
 @pytest.fixture(autouse=True)
 def _dynamo_as_it_was() -> object:
-    with torch._dynamo.config.patch(allow_rnn=False, capture_dynamic_output_shape_ops=False):
-        yield
+    yield
     torch._dynamo.reset()
 
 

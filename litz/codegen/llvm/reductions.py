@@ -79,10 +79,16 @@ class Reduction:
         data = found is None or any(n.op == "load" for n in walk(found))
         return None if data or self.spec.gives_index or any(map(_may_fail, walk(value))) else found
 
+    @property
+    def nothing(self) -> Value:
+        """What an accumulator holds at first. With -0.0 an addition leaves every float as it is, so
+        that LLVM drops the first one; `finish` makes of what negative zeros come to a positive."""
+        start = -0.0 if self.adds_floats else neutral(self.spec.combine, self.dtype)
+        return self.values.b.constant(start, self.type)
+
     def start(self) -> None:
         b = self.values.b
-        start = b.constant(neutral(self.spec.combine, self.dtype), self.type)
-        b.lines += [f"  store {start}, {slot}" for slot in self.slots]
+        b.lines += [f"  store {self.nothing}, {slot}" for slot in self.slots]
         if self.aside is not None:
             b.lines.append(f"  store {b.constant(0, self.total_type)}, {self.aside}")
         if self.places is not None:
@@ -109,8 +115,7 @@ class Reduction:
         """The accumulator with the element, or behind the end of the row with nothing."""
         value = self._lanewise(self.node.args[0])
         if self.values.mask is not None and self.type.lanes > 1:
-            start = self.values.b.constant(neutral(self.spec.combine, self.dtype), self.type)
-            value = self.values.b.select(self.values.mask, value, start)
+            value = self.values.b.select(self.values.mask, value, self.nothing)
         return self.combined(self._held(slot), value)
 
     def _added(self, slot: Value) -> Value:
@@ -157,12 +162,12 @@ class Reduction:
 
     def put_aside(self) -> None:
         """Add the sums so far to what was put aside, and begin again."""
-        b, zero = self.values.b, self.values.b.constant(0, self.type)
+        b = self.values.b
         assert self.aside is not None
         before = b.emit(f"load {self.total_type}, {self.aside}", self.total_type)
         after = self.combined(before, self.widened(self._folded()))
         b.lines.append(f"  store {after}, {self.aside}")
-        b.lines += [f"  store {zero}, {slot}" for slot in self.slots]
+        b.lines += [f"  store {self.nothing}, {slot}" for slot in self.slots]
 
     def widened(self, value: Value) -> Value:
         """An accumulator as what is folded."""
@@ -197,7 +202,10 @@ class Reduction:
                 f"load {Type('i64', self.type.lanes)}, {self.places}", Type("i64", self.type.lanes)
             )
             return self._fold_places(total, where) if fold_lanes else where
-        return self.rounded(self._fold(total) if fold_lanes else total)
+        total = self._fold(total) if fold_lanes else total
+        if self.adds_floats and self.aside is None:  # what is put aside begins with zero
+            total = b.add(total, b.constant(0.0, total.type))
+        return self.rounded(total)
 
     def _fold(self, value: Value) -> Value:
         """Halve the vector until one lane is left."""
