@@ -181,7 +181,9 @@ class _Inliner:
                 aligned = node.index == own_place and node.guard is None
                 for root, place in onward:
                     result.sites.add((root, place if aligned else (*place, node)))
-                result.checked |= _checked_axes(own_place, node, values[reader] if inside else None)
+                made = () if inside else consumer.stores[0].index  # checks that are made anyway
+                outside = values[reader].checked if inside else set()
+                result.checked |= _checked_axes(own_place, node, outside, made)
                 repeats = _repeats(node, consumer) * (values[reader].repeats if inside else 1)
                 result.repeats = max(result.repeats, repeats)
             if inside and len(values[reader].sites) > 1:
@@ -393,14 +395,20 @@ def _may_trap(value: Expr) -> bool:
     )
 
 
-def _checked_axes(place: tuple[Expr, ...], node: Expr, reader: _Value | None) -> set[Expr]:
-    """The axes of a stored value that a load fills with an index that has to be checked."""
-    outside = reader.checked if reader is not None else set()
+def _checked_axes(
+    place: tuple[Expr, ...], node: Expr, outside: set[Expr], made: tuple[Expr, ...]
+) -> set[Expr]:
+    """The axes of a stored value that a load fills with an index that has to be checked, and is not
+    among those that are `made`."""
+    known = {n for n in walk(*made) if n.op == "check_index"}
+
+    def is_checked(index: Expr) -> bool:
+        return any(n.op == "check_index" and n not in known for n in walk(index))
+
     return {
         variable
         for variable, index in zip(place, node.index, strict=True)
-        if variable.op == "axis"
-        and (index.axes & outside or any(n.op == "check_index" for n in walk(index)))
+        if variable.op == "axis" and (index.axes & outside or is_checked(index))
     }
 
 

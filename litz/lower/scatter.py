@@ -9,7 +9,8 @@ Points may meet. On a CPU they are combined one by one, first with what was ther
 in which they lie in the source, its last dimension fastest: results are the same however many
 threads run. A GPU combines sums in any order (`triton.atomics`), all else in this one. Sums and
 products of half types are made in float32 and rounded once, at the end: a thousand bfloat16 ones
-add up to 1000, not to the 256 at which one more is lost.
+add up to 1000, not to the 256 at which one more is lost. Where few elements are met, as in the
+gradient of an embedding, only those are widened (`_scatter_few`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 
 from litz.ir.checks import Site
-from litz.ir.dtypes import BOOL, I64
+from litz.ir.dtypes import BOOL, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, scan
 from litz.ir.index import ONE, ZERO, product, ravel, unravel
 from litz.ir.program import Buffer, Loop, Store
@@ -42,17 +43,23 @@ from litz.lower.values import (
 
 # What `index_add` becomes where eager raises an IndexError; else it becomes a `scatter_add`.
 REDUCED = "aten.scatter_reduce"
+# How many times more elements there are than points, where only those that are met are widened.
+FEW = 4
 MODES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+def _check_target(low: Lowering, like: torch.Tensor, x: View) -> None:
+    """Whether there is a place to store to, and a type to compute in."""
+    if dtype_of(like.dtype).kind == "x" or any(s is ZERO for s in x.shape):
+        raise NotGenerated("a type that is not generated, or an empty tensor")
+    if not all(at_least(n, ONE) for n in x.shape):
+        low.decide("refused", low.origin.node, f"{low.origin.op} is left to ATen: it may be empty")
+        raise NotGenerated("a store has nowhere to go if the tensor is empty")
 
 
 def _started(low: Lowering, like: torch.Tensor, x: View, mode: str = "put") -> Buffer:
     """A fresh copy of what is scattered into, in the type that values are combined in."""
     dtype = dtype_of(like.dtype)
-    if dtype.kind == "x" or any(s is ZERO for s in x.shape):
-        raise NotGenerated("a type that is not generated, or an empty tensor")
-    if not all(at_least(n, ONE) for n in x.shape):
-        low.decide("refused", low.origin.node, f"{low.origin.op} is left to ATen: it may be empty")
-        raise NotGenerated("a store has nowhere to go if the tensor is empty")
     if mode in ("add", "mul") and dtype.compute is not dtype:
         wide = low.row_buffer(sizes(like.shape), dtype.compute)
         low.emit(wide, positions(wide.shape), element(x, positions(wide.shape), dtype))
@@ -80,6 +87,35 @@ def _scatter(
     low.body.append(Loop(axes, (), (store,), (low.origin,)))
 
 
+def _scatter_wide(
+    low: Lowering, like: torch.Tensor, x: View, shape: Sequence[Expr], index: tuple[Expr, ...],
+    value: Expr, mode: str,
+) -> View:  # fmt: skip
+    """A copy of `x` with values combined at `index`."""
+    dtype = dtype_of(like.dtype)
+    widens = mode in ("add", "mul") and dtype.compute is not dtype
+    if widens and FEW * product(shape).hint <= product(x.shape).hint:
+        return _scatter_few(low, like, x, shape, index, value, mode)
+    target = _started(low, like, x, mode)
+    _scatter(low, target, shape, index, value, mode)
+    return _finished(low, like, target)
+
+
+def _scatter_few(
+    low: Lowering, like: torch.Tensor, x: View, shape: Sequence[Expr], index: tuple[Expr, ...],
+    value: Expr, mode: str,
+) -> View:  # fmt: skip
+    """The elements that are met are widened, combined and rounded. Points that meet widen one
+    element, and round one sum: it does not matter who comes last."""
+    dtype = dtype_of(like.dtype)
+    target = _started(low, like, x)
+    wide = low.row_buffer(sizes(like.shape), dtype.compute)
+    _scatter(low, wide, shape, index, element(x, index, dtype))
+    _scatter(low, wide, shape, index, value, mode)
+    _scatter(low, target, shape, index, element(low.whole(wide), index, dtype))
+    return low.whole(target)
+
+
 # -- index_put -------------------------------------------------------------------------------
 
 
@@ -92,8 +128,7 @@ def _index_put(
     tensors = [i for i in indices if i is not None]
     if any(i.dtype is BOOL or not i.dtype.is_int for i in tensors):
         return _masked_put(low, like, x, indices, values, accumulate)
-    mode = "add" if accumulate else "put"
-    target = _started(low, like, x, mode)
+    _check_target(low, like, x)
     given = [d for d, i in enumerate(indices) if i is not None]
     looked_up = _broadcast_shape([i.shape for i in tensors])
     adjacent = given == list(range(given[0], given[0] + len(given)))
@@ -111,9 +146,8 @@ def _index_put(
         else:
             at = index.at(broadcast(index, found))
             place.append(checked_index(low, at, extent, Index(d, wraps=True)))
-    value = element(values, here, dtype)
-    _scatter(low, target, shape, tuple(place), value, mode)
-    return _finished(low, like, target)
+    value, mode = element(values, here, dtype), "add" if accumulate else "put"
+    return _scatter_wide(low, like, x, shape, tuple(place), value, mode)
 
 
 def _broadcast_shape(shapes: list[tuple[Expr, ...]]) -> tuple[Expr, ...]:
@@ -155,7 +189,14 @@ def _masked_put(
 def _scatter_along(
     low: Lowering, target: Buffer, x: View, dim: int, index: View, source: Value, mode: str
 ) -> None:
-    dtype = target.dtype
+    place, value = _place_along(low, target.dtype, x, dim, index, source)
+    _scatter(low, target, index.shape, place, value, mode)
+
+
+def _place_along(
+    low: Lowering, dtype: DType, x: View, dim: int, index: View, source: Value
+) -> tuple[tuple[Expr, ...], Expr]:
+    """Where a point of the index is stored, and what."""
     here = positions(index.shape)
     place = list(here)
     value = (
@@ -169,7 +210,7 @@ def _scatter_along(
         place[dim] = checked_index(low, index.at(here), x.shape[dim], how)
     else:  # one number, as a row of one
         place, value = [], index_checked(low, value, index.at(here), ONE, how)
-    _scatter(low, target, index.shape, tuple(place), value, mode)
+    return tuple(place), value
 
 
 def _inside(source: View, here: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -206,13 +247,15 @@ def _scatter_old_reduce(
 def _scatter_combined(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: Value, mode: str
 ) -> View:
-    target = _started(low, like, x, mode)
-    if not _is_empty(index):
-        if not isinstance(source, View):  # a number is rounded to the type of the tensor
-            dtype = dtype_of(like.dtype)
-            source = cast(cast(element(source, (), dtype), dtype), dtype.compute)
-        _scatter_along(low, target, x, dim % max(len(x.shape), 1), index, source, mode)
-    return _finished(low, like, target)
+    _check_target(low, like, x)
+    if _is_empty(index):
+        return _finished(low, like, _started(low, like, x, mode))
+    dtype = dtype_of(like.dtype)
+    if not isinstance(source, View):  # a number is rounded to the type of the tensor
+        source = cast(cast(element(source, (), dtype), dtype), dtype.compute)
+    along = dim % max(len(x.shape), 1)
+    place, value = _place_along(low, dtype.compute, x, along, index, source)
+    return _scatter_wide(low, like, x, index.shape, place, value, mode)
 
 
 @rule("scatter_reduce.two")
@@ -220,6 +263,7 @@ def _scatter_reduce(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, source: View, reduce: str,
     *, include_self: bool = True,
 ) -> View:  # fmt: skip
+    _check_target(low, like, x)
     mode = "add" if reduce == "mean" else MODES[reduce]
     target = _started(low, like, x, mode)
     dim %= max(len(x.shape), 1)

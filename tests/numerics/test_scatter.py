@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from litz.ir.dtypes import F32
 from litz.ir.program import Loop
+from litz.lower import scatter
 from tests.draws import generator
 from tests.dynamic.symbolic import Symbolic
 from tests.numerics.table import held, measured, numbers
@@ -102,6 +103,40 @@ def test_both_targets_scatter_into_float32(name: str) -> None:
         stores = [s for loop in body if isinstance(loop, Loop) for s in loop.stores]
         combining = [s for s in stores if s.mode in ("add", "mul") and s.buffer.dtype.is_float]
         assert combining and all(s.buffer.dtype is F32 for s in combining)
+
+
+FEW = ["index_add", "scatter_add", "old sum", "number", "product by a number", "index_put"]
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument")
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("name", FEW)
+def test_few_points_widen_what_they_meet_alone(
+    name: str, filled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into many rows, of which a few are met again and again: the same bits as if all were wide."""
+    x = numbers(3000, WIDTH, dtype=torch.bfloat16)
+    i, s = _index(200), numbers(200, WIDTH, dtype=torch.bfloat16, seed=1)
+
+    def run(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        return SCATTERS[name](torch.full_like(x, 0.5) if filled else x, i, s)
+
+    def puts(few: int) -> int:
+        monkeypatch.setattr(scatter, "FEW", few)
+        body = stages(run, x, i, s).program.body
+        stores = (store for loop in body if isinstance(loop, Loop) for store in loop.stores)
+        return sum(store.mode == "put" for store in stores)
+
+    assert (puts(scatter.FEW), puts(1 << 40)) == (2, 0)
+    dense = compiled(run)(x, i, s)
+    monkeypatch.undo()
+    few = compiled(run)
+    assert torch.equal(few(x, i, s), dense)
+    with pytest.raises(Exception) as eager:
+        run(x, i + 2995, s)
+    with pytest.raises(eager.type):
+        few(x, i + 2995, s)
+    assert torch.equal(few(x, i, s), dense)
 
 
 def test_sizes_that_only_a_call_knows() -> None:

@@ -163,6 +163,10 @@ OPS: dict[str, Case] = {
     "scatter_amax": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4] * 3, "amax"), (X, L)),
     "scatter_half": (lambda h, n: h.scatter_reduce(0, n, h[:2, :4], "prod"), (H, L)),
     "scatter_half_sum": (lambda h, n: h.scatter_add(0, n, h[:2, :4]), (H, L)),
+    "scatter_few": (
+        lambda h, i: [h.new_zeros(99, 20).index_put((i,), h[:4], accumulate=True),
+                      h.repeat(20, 1).index_add(0, i, h[:4])], (H, I),
+    ),
     "scatter_mean": (lambda x, n: x.scatter_reduce(0, n, x[:2, :4], "mean"), (X, L)),
     "scatter_beside_sum": (
         lambda x, n: [x[0].scatter_reduce(0, n[0], x[0, :4], "amin"), x[0].sum(), x[0, :4].amax()],
