@@ -146,7 +146,7 @@ class Generator:
         template = self._filled(text, a)
         if template is None:
             return
-        step = self._numbered(family, *template)
+        step = replace(self._numbered(family, *template), drawn=text)
         if self.trials.do(step):
             self.steps.append(step)
 

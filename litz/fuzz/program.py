@@ -100,6 +100,7 @@ class Step:
     name: str
     template: str
     operands: tuple[str, ...]
+    drawn: str = field(default="", compare=False)  # the text of the vocabulary that it was
 
     @property
     def text(self) -> str:

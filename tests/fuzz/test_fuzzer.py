@@ -23,9 +23,9 @@ from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
 from litz.fuzz.program import Input, Manner, Program, Step, namespace
 from litz.fuzz.reference import run_wide
+from tests.fuzz.hunting import USES_SINE, WRONG_SINE, command
 
 BOUNDS = {"debug_index_asserts": True}
-USES_SINE = 27  # the seed of a program with sin(x) in it
 
 # -- programs --------------------------------------------------------------------------------
 
@@ -198,13 +198,6 @@ def test_steps_that_nothing_needs_go() -> None:
 # -- the hunt --------------------------------------------------------------------------------
 
 
-# A hunt forks, so it wants a process that has started no threads: here, one of its own. A planted
-# bug is code that runs first in it.
-WRONG_SINE = """
-from litz.codegen.llvm import ops, values
-values.CALLED -= {"sin"}
-ops.SPELLING["sin"] = ops.SPELLING["abs"]
-"""
 KILLS = """
 import litz.fuzz.compare, os, signal, sys
 class Compiled:
@@ -216,12 +209,6 @@ litz.fuzz.compare.Compiled = litz.fuzz.compare.ThroughDynamo = Compiled
 hunt = sys.modules["litz.fuzz.hunt"]
 hunt._warm, hunt.SHRINKING = lambda: None, 2.0
 """
-
-
-def command(*arguments: str, planted: str = "") -> subprocess.CompletedProcess[str]:
-    code = f"{planted}\nimport sys\nfrom litz.cli import app\napp(sys.argv[1:])"
-    line = [sys.executable, "-c", code, "fuzz", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_command_says_how_much_it_has_tried(tmp_path: Path) -> None:
