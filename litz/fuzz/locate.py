@@ -54,20 +54,20 @@ def stage_of(program: Program, like: Failure) -> str:
     config = snapshot(dict(program.options))
     for stage in STAGES if program.device == "cpu" else ON_A_DEVICE:
         if fails(Partway(stage, config)):
-            return f"{stage}{_pass_of(stage, lambda k: fails(Partway(stage, config, k)))}"  # noqa: B023
+            return stage + _pass_of(stage, lambda s, k: fails(Partway(s, config, k)))
     if program.device != "cpu":
         return BEHIND
     return ARENA if fails(None) else NOWHERE
 
 
-def _pass_of(stage: str, fails_behind: Callable[[int], bool]) -> str:
+def _pass_of(stage: str, fails_behind: Callable[[str, int], bool]) -> str:
     """The first of a list of passes behind which it fails, in brackets."""
-    if stage not in LISTS or fails_behind(0):
+    if stage not in LISTS or fails_behind(stage, 0):
         return ""
     right, wrong = 0, len(LISTS[stage])
     while wrong - right > 1:
         middle = (right + wrong) // 2
-        right, wrong = (right, middle) if fails_behind(middle) else (middle, wrong)
+        right, wrong = (right, middle) if fails_behind(stage, middle) else (middle, wrong)
     return f" ({LISTS[stage][right].name})"
 
 
