@@ -12,7 +12,8 @@ EAGER is 2, since Litz sums in another order. SPREAD is 8, since a function may 
 ulps where the noise moves it by one (ours state up to 4), and a sum rounds more than once.
 An integer that the noise itself changes is on an edge, and nothing is said about it. A value that
 seems wrong is held against many more runs with noise before it counts. What torch's own capture
-gets wrong, with eager behind it instead of Litz, is not held against Litz.
+gets wrong, with eager behind it instead of Litz, is not held against Litz. Nor is an op that Litz
+says it cannot compile: such a graph runs as eager.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from typing import Any
 
 import torch
 
+from litz.errors import CompileFailed, UnsupportedOp
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
 from litz.fuzz.program import PLAIN, Manner
 from litz.fuzz.reference import Watched, memory, run_wide
 from litz.fuzz.runs import Compiled, promised, traced
-from litz.report import Explanation
+from litz.report import Explanation, Fallback
 
 EAGER, SPREAD = 2.0, 8.0
 RUNS, MORE_RUNS = 3, 40  # with noise: of every program, and of one whose values seem wrong
@@ -105,8 +107,19 @@ def check(
         compiled.interpret = who == "interpreter"
         failure = failure_of_run(who, compiled, meant, inputs, labels)
         if failure is not None:
-            return None if _torch_fails(function, meant, inputs, failure) else failure
+            if _is_refused(failure, notes) or _torch_fails(function, meant, inputs, failure):
+                return None
+            return failure
     return None
+
+
+def _is_refused(failure: Failure, notes: Explanation | None) -> bool:
+    """Whether Litz said that it cannot compile an op: without `on_error="raise"` the graph would
+    run as eager, and a warning say so. It is noted."""
+    is_refusal = failure.kind == UnsupportedOp.__name__
+    if is_refusal and notes is not None:
+        notes.fallbacks.append(Fallback("whole", failure.text))
+    return is_refusal
 
 
 def check_calls(
@@ -125,7 +138,7 @@ def check_calls(
         ThroughDynamo(function, options or {}, *given, notes=notes), meant, calls, labels,
         manner.threads,
     )  # fmt: skip
-    if ours is None:
+    if ours is None or _is_refused(ours, notes):
         return None
     if _is_misforetold(function, meant[ours.call], calls[ours.call], ours):
         return None
@@ -183,7 +196,8 @@ def failure_of_run(
         found = run(given) + given
     except Exception as error:
         raised = getattr(error, "inner_exception", error)  # of Dynamo's, around a backend's
-        return Failure(who, type(raised).__name__, str(error))
+        cause = raised.cause if isinstance(raised, CompileFailed) else raised
+        return Failure(who, type(cause).__name__, str(error))
     return _judged(who, meant, found, given, labels)
 
 

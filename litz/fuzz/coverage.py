@@ -117,6 +117,7 @@ GRAPH_KINDS = (
     "inference", "forward", "backward", "symbolic sizes", "sizes that are numbers",
     "compiled for each size", "with kernels alone", "with ATen calls", "an arena",
     "made of parameters and kept", "inputs updated", "results that share memory",
+    "refused, to run as eager",
 )  # fmt: skip
 MANNERS = (
     "called once", "called 2 times", "called 3 times", "called 4 times", "gradients", "threads",
@@ -177,6 +178,8 @@ def reached(program: Program, notes: Explanation) -> Coverage:
         found.add(FLAGS, f"{name} = {value!r}")
     for report in notes.graphs:
         _add_report(found, report)
+    if notes.fallbacks:
+        found.add(GRAPHS, "refused, to run as eager", len(notes.fallbacks))
     if notes.by_size:
         found.add(GRAPHS, "compiled for each size", len(notes.by_size))
     return found
