@@ -37,7 +37,7 @@ _STEPS = """
     std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
     cross_entropy kl_div interpolate lerp norm vector_norm frac logit sinc einsum
     addcmul addcdiv addmm linear conv1d conv2d matmul __matmul__ dot trace sum mean nansum nanmean
-    cumsum
+    cumsum scaled_dot_product_attention outer
 """
 # Calls that choose one of their numbers. Of 0.0 and -0.0, which are equal, they may give either.
 _CHOICES = "max min amax amin aminmax maximum minimum fmax fmin cummax cummin clamp relu"

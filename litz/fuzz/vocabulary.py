@@ -184,6 +184,21 @@ FAMILIES = (
         {a} @ {a}.mT ;F.linear({a}, {a}.flatten(0, -2)) ;{a}.mT @ {s} ;torch.outer({a}, {b})
         torch.addmm({s}, {a}, {a}) ;torch.einsum("...i,...j->...ij", {a}, {s}) ;{a}.sort({d})[0]
         {a}.topk(1, {d})[0] ;torch.dot({a}, {s}) ;({a} * {s}).sum(-1)
+        F.scaled_dot_product_attention({a}, {s}, {s})
+        F.scaled_dot_product_attention({a}, {s}, {a}, is_causal=True)
+    """),
+    # Rows that no cache holds, of which little is left.
+    _family("long", _float, 1, """
+        torch.linspace(0, 1, 70_001).outer({a}.flatten()[:2]).sum(0)
+        ({a}.flatten()[:1] + torch.linspace(-1, 1, 70_001)).softmax(0).amax()
+        ({a}.flatten()[:3, None] + torch.linspace(-1, 1, 70_001)).var(1)
+        ({a}.flatten()[:3, None] * torch.linspace(-1, 1, 70_001)).sin().sum(1)
+        ({a}.flatten()[:2, None] + torch.linspace(-1, 1, 4099)).softmax(1)[:, ::97]
+        ({a}.flatten()[:2, None] * torch.linspace(-1, 1, 30_001)).logsumexp(1)
+        ({a}.flatten()[:2, None] * torch.linspace(-1, 1, 90_001)).amax(1)
+        F.pad({a}.flatten()[:9, None] + torch.linspace(-1, 1, 4099), (300, 400))[:, ::97]
+        torch.cat([{a}.flatten()[:9, None] * torch.linspace(0, 1, n) for n in (999, 77)], 1)[:, ::9]
+        F.layer_norm({a}.flatten()[:2, None] * torch.linspace(-1, 1, 70_001), (70_001,))[:, ::999]
     """),
     # One memory seen in several ways, and pieces of it joined again.
     _family("layout", _any, 4, """
@@ -219,6 +234,7 @@ FAMILIES = (
     """),
     # Layers of a module: their parameters are written to between calls.
     _family("layer", _float, 3, """
+        F.gelu(F.linear({a}, {w:32,l}, {w:32})) ;{a} @ {w:l,64} ;F.linear({a}, {w:33,l}, {w:33}) + 1
         F.linear({a}, {w:5,l}, {w:5}) ;F.linear({a}, {w:l,l}) ;F.linear({a}.relu(), {w:3,l}, {w:3})
         F.layer_norm({a}, {a}.shape[-1:], {w:l}, {w:l}) ;F.rms_norm({a}, {a}.shape[-1:], {w:l})
         F.group_norm({a}, 1, {w:c}, {w:c}) ;F.batch_norm({a}, {w:c}, {W:c}, {w:c}, {w:c})
