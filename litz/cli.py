@@ -135,6 +135,9 @@ def fuzz(
     store: Annotated[Path, typer.Option(help="Folder for the scripts of failures.")] = _FINDS,
     device: Annotated[str, typer.Option(help="What the code is for: cpu or cuda.")] = "cpu",
     jobs: Annotated[int, typer.Option(help="Processes side by side.", min=1)] = 1,
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Show what was reached, and what was not.")
+    ] = False,
 ) -> None:
     """Look for wrong code with random programs; shrink and store what fails."""
     # Compiles, so it needs all of the compiler; the other commands do not.
@@ -152,7 +155,9 @@ def fuzz(
                 console.print(str(tally))
 
         options = {"debug_index_asserts": True} if bounds else {}
-        tally = fuzzing.hunt(seed, seconds, programs, said, options, device, jobs)
+        tally = fuzzing.hunt(seed, seconds, programs, said, options, device, jobs, coverage)
+    for table in fuzzing.tables(tally.coverage) if coverage else ():
+        _print(table)
     console.print(str(tally))
     if tally.finds:
         raise typer.Exit(1)

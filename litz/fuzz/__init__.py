@@ -9,6 +9,7 @@ from __future__ import annotations
 from litz.fuzz.compare import Failure, assert_calls_same, assert_same, check, check_calls
 from litz.fuzz.generate import generate
 from litz.fuzz.hunt import Find, Tally, hunt, store
+from litz.fuzz.page import tables
 from litz.fuzz.program import Program, data
 from litz.fuzz.shrink import shrink
 
@@ -26,4 +27,5 @@ __all__ = [
     "hunt",
     "shrink",
     "store",
+    "tables",
 ]

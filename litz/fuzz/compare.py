@@ -12,7 +12,8 @@ EAGER is 2, since Litz sums in another order. SPREAD is 8, since a function may 
 ulps where the noise moves it by one (ours state up to 4), and a sum rounds more than once.
 An integer that the noise itself changes is on an edge, and nothing is said about it. A value that
 seems wrong is held against many more runs with noise before it counts. What torch's own capture
-gets wrong, with eager behind it instead of Litz, is not held against Litz.
+gets wrong, with eager behind it instead of Litz, is not held against Litz. Nor is an op that Litz
+says it cannot compile: such a graph runs as eager.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from typing import Any
 
 import torch
 
+from litz.errors import CompileFailed, UnsupportedOp
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
 from litz.fuzz.program import PLAIN, Manner
 from litz.fuzz.reference import Watched, memory, run_wide
 from litz.fuzz.runs import Compiled, promised, traced
+from litz.report import Explanation, Fallback
 
 EAGER, SPREAD = 2.0, 8.0
 RUNS, MORE_RUNS = 3, 40  # with noise: of every program, and of one whose values seem wrong
@@ -45,9 +48,11 @@ class Failure:
     text: str
     label: int = -1  # which result, if it is one
     call: int = 0
+    stage: str = ""  # at which it goes wrong, if that was looked for
 
     def __str__(self) -> str:
-        return f"{self.who}: {self.kind}: {self.text}"
+        found = f"{self.who}: {self.kind}: {self.text}"
+        return f"{found}\nfirst wrong after stage: {self.stage}" if self.stage else found
 
 
 @dataclass(frozen=True)
@@ -91,17 +96,30 @@ def check(
     labels: Sequence[str] = (),
     device: str = "cpu",
     judged: Sequence[str] = ("litz", "interpreter"),
+    notes: Explanation | None = None,
 ) -> Failure | None:
     """Run eager, Litz and the interpreter. Options are flags by their dotted names. Eager runs on
-    the CPU, Litz's code on a device; the interpreter reads a CPU's kernels alone."""
+    the CPU, Litz's code on a device; the interpreter reads a CPU's kernels alone. What was compiled
+    is added to `notes`."""
     meant = meaning(function, inputs)
-    compiled = Compiled(function, options or {}, device)
+    compiled = Compiled(function, options or {}, device, notes)
     for who in judged if device == "cpu" else ("litz",):
         compiled.interpret = who == "interpreter"
-        failure = _run(who, compiled, meant, inputs, labels)
+        failure = failure_of_run(who, compiled, meant, inputs, labels)
         if failure is not None:
-            return None if _torch_fails(function, meant, inputs, failure) else failure
+            if _is_refused(failure, notes) or _torch_fails(function, meant, inputs, failure):
+                return None
+            return failure
     return None
+
+
+def _is_refused(failure: Failure, notes: Explanation | None) -> bool:
+    """Whether Litz said that it cannot compile an op: without `on_error="raise"` the graph would
+    run as eager, and a warning say so. It is noted."""
+    is_refusal = failure.kind == UnsupportedOp.__name__
+    if is_refusal and notes is not None:
+        notes.fallbacks.append(Fallback("whole", failure.text))
+    return is_refusal
 
 
 def check_calls(
@@ -111,28 +129,30 @@ def check_calls(
     labels: Sequence[str] = (),
     manner: Manner = PLAIN,
     parameters: Sequence[int] = (),
+    notes: Explanation | None = None,
 ) -> Failure | None:
     """Compile once through torch.compile and call in turn; each call is judged by itself."""
-    meant = [meaning(_meant(function, manner), inputs) for inputs in calls]
+    meant = [meaning(meant_by(function, manner), inputs) for inputs in calls]
     given = (manner, parameters)
-    ours = _first_failure(
-        ThroughDynamo(function, options or {}, *given), meant, calls, labels, manner.threads
-    )
-    if ours is None:
+    ours = failure_of_calls(
+        ThroughDynamo(function, options or {}, *given, notes=notes), meant, calls, labels,
+        manner.threads,
+    )  # fmt: skip
+    if ours is None or _is_refused(ours, notes):
         return None
     if _is_misforetold(function, meant[ours.call], calls[ours.call], ours):
         return None
     theirs = ThroughDynamo(function, {}, *given, backend="aot_eager")
-    torchs = _first_failure(theirs, meant, calls, labels)
+    torchs = failure_of_calls(theirs, meant, calls, labels)
     is_torchs = torchs is not None and (torchs.kind, torchs.label) == (ours.kind, ours.label)
     return None if is_torchs else ours
 
 
-def _meant(function: Callable[..., Any], manner: Manner) -> Callable[..., Any]:
+def meant_by(function: Callable[..., Any], manner: Manner) -> Callable[..., Any]:
     return with_gradients(function) if manner.gradients else function
 
 
-def _first_failure(
+def failure_of_calls(
     compiled: ThroughDynamo,
     meant: list[Meaning],
     calls: Sequence[Sequence[torch.Tensor]],
@@ -140,7 +160,7 @@ def _first_failure(
     threads: int = 1,
 ) -> Failure | None:
     for k, (known, inputs) in enumerate(zip(meant, calls, strict=True)):
-        failure = _run("litz", compiled, known, inputs, labels)
+        failure = failure_of_run("litz", compiled, known, inputs, labels)
         if failure is None and threads > 1:
             failure = _by_threads(compiled, known, inputs, labels)
         if failure is not None:
@@ -164,7 +184,7 @@ def _by_threads(
     return None
 
 
-def _run(
+def failure_of_run(
     who: str,
     run: Callable[[Tensors], Tensors],
     meant: Meaning,
@@ -175,7 +195,9 @@ def _run(
     try:
         found = run(given) + given
     except Exception as error:
-        return Failure(who, type(error).__name__, str(error))
+        raised = getattr(error, "inner_exception", error)  # of Dynamo's, around a backend's
+        cause = raised.cause if isinstance(raised, CompileFailed) else raised
+        return Failure(who, type(cause).__name__, str(error))
     return _judged(who, meant, found, given, labels)
 
 
@@ -196,7 +218,7 @@ def _torch_fails(
     says of a result's shape and strides."""
     if _is_misforetold(function, meant, inputs, like):
         return True
-    found = _run(like.who, partial(traced, function), meant, inputs)
+    found = failure_of_run(like.who, partial(traced, function), meant, inputs)
     return found is not None and (found.kind, found.label) == (like.kind, like.label)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from litz.backend import litz
 from litz.fuzz.program import Manner
-from litz.report import Explanation
+from litz.report import Explanation, unread
 
 Function = Callable[..., Any]
 Tensors = list[torch.Tensor]
@@ -94,11 +94,11 @@ class ThroughDynamo:
 
     def __init__(
         self, function: Function, options: Mapping[str, Any], manner: Manner,
-        parameters: Sequence[int] = (), backend: str = "",
+        parameters: Sequence[int] = (), backend: Any = None, notes: Explanation | None = None,
     ) -> None:  # fmt: skip
         torch._dynamo.reset()
         self.function, self.manner, self.parameters = function, manner, tuple(parameters)
-        self.notes, self.calls = Explanation(), 0
+        self.notes, self.calls = unread() if notes is None else notes, 0
         self.backend: Any = backend or self._backend
         self.options = {**options, "on_error": "raise", "disable_progress": True}
         self.holder: Holder | None = None

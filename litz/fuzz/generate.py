@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,22 @@ from typing import Any
 import torch
 
 from litz.fuzz.dynamo import with_gradients
-from litz.fuzz.manners import SMALL, Sizes, draw_manner, draw_sizes
-from litz.fuzz.program import DTYPES, FLOATS, LAYOUTS, Input, Manner, Program, Step
+from litz.fuzz.manners import SMALL, Sizes, draw_manner, draw_sizes, holds_layers
+from litz.fuzz.program import (
+    DTYPES,
+    FLOATS,
+    LAYOUTS,
+    NAMES,
+    PLAIN,
+    POSITIVE,
+    Input,
+    Manner,
+    Program,
+    Step,
+)  # fmt: skip
 from litz.fuzz.reference import memory
 from litz.fuzz.trials import Trials
-from litz.fuzz.vocabulary import MUTATIONS, WEIGHTED, Family
+from litz.fuzz.vocabulary import LAYERS, MUTATIONS, WEIGHTED, Family
 
 MOST_ELEMENTS = 2500
 MOST_OF_CALLS = 40_000  # elements, where programs are called at several sizes
@@ -60,23 +72,33 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 
 # In texts whose results may have as many elements as the square of their operand's.
 GROWS = ("@", "diag_embed", "outer", "meshgrid", "einsum", "linear({", "torch.eye", "addmm")
+# Holes for parameters, and their names.
+PARAMETER, PARAMETER_NAME = re.compile(r"\{([wWuU]):([a-z0-9,]+)\}"), re.compile(r"p\d")
+MOST_OF_PARAMETER = 10_000  # elements
+OFTEN = 0.3  # a step of a module is a layer
 Fits = Callable[[torch.Tensor, torch.Tensor, int], bool]
 
 
 def generate(seed: int) -> Program:
     """Twenty to sixty steps."""
-    return Generator(random.Random(seed), *draw_manner(seed)).program()
+    manner, calls = draw_manner(seed)
+    layers = (calls > 1 or manner != PLAIN) and holds_layers(seed)
+    return Generator(random.Random(seed), manner, calls, layers).program()
 
 
 class Generator:
     """Draws one program."""
 
-    def __init__(self, source: random.Random, manner: Manner, calls: int) -> None:
+    def __init__(
+        self, source: random.Random, manner: Manner, calls: int, layers: bool = False
+    ) -> None:
         self.source, self.manner, self.calls = source, manner, calls
-        self.is_plain = calls == 1 and manner == Manner()
+        self.is_plain, self.layers = calls == 1 and manner == PLAIN, layers
         self.most = MOST_ELEMENTS if self.is_plain else MOST_OF_CALLS
         self.sizes: Sizes = (
-            [[n] for n in source.sample(SMALL, 3)] if self.is_plain else draw_sizes(source, calls)
+            [[n] for n in source.sample(SMALL, 3)]
+            if self.is_plain
+            else draw_sizes(source, calls, layers)
         )
         self.inputs = self._inputs()
         self.trials = Trials(self.inputs, self.most)
@@ -88,7 +110,9 @@ class Generator:
         for _ in range(4 * wanted):
             if len(self.steps) < wanted:
                 self._step()
-        parts = self.inputs, tuple(self.steps), self._outputs(), self._options()
+        used = {name for step in self.steps for name in step.operands}
+        inputs = tuple(i for i in self.inputs if i.name in used or not PARAMETER_NAME.match(i.name))
+        parts = inputs, tuple(self.steps), self._outputs(), self._options()
         program = Program(*parts, manner=self.manner)
         if self.manner.gradients and not _is_differentiable(program):
             return replace(program, manner=replace(self.manner, gradients=False, dynamo=True))
@@ -131,7 +155,8 @@ class Generator:
     # -- steps -------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        family = self.source.choice(WEIGHTED)
+        is_layer = self.layers and self.source.random() < OFTEN
+        family = self.source.choice(LAYERS if is_layer else WEIGHTED)
         operands = [n for n, t in self.trials.eager.items() if family.takes(t)]
         if family is MUTATIONS:
             operands = [n for n in operands if self._may_change(n)]
@@ -143,12 +168,14 @@ class Generator:
         is_large = max(shape.numel() for shape in self.trials.shapes(a)) > MOST_ELEMENTS
         if is_large and any(sign in text for sign in GROWS):
             return
-        template = self._filled(text, a)
-        if template is None:
-            return
-        step = self._numbered(family, *template)
-        if self.trials.do(step):
-            self.steps.append(step)
+        pieces = range(-1, self.source.randint(1, 2)) if "{q}" in text else [0]
+        for piece in pieces:
+            template = self._filled(text, a, piece)
+            if template is None:
+                return
+            step = replace(self._numbered(family, *template), drawn=text)
+            if self.trials.do(step):
+                self.steps.append(step)
 
     def _may_change(self, name: str) -> bool:
         """Autograd refuses to change what gradients are asked for; a module's parameter is not
@@ -164,10 +191,16 @@ class Generator:
         name = "" if family is MUTATIONS else f"v{len(self.steps)}"
         return Step(name, text.format(**holes), tuple(names.values()))
 
-    def _filled(self, text: str, a: str) -> tuple[str, dict[str, str]] | None:
+    def _filled(self, text: str, a: str, piece: int) -> tuple[str, dict[str, str]] | None:
         """The text with numbers in it, and the tensors for the holes that remain."""
         x = self.trials.eager[a]
         names = {"a": a}
+        text = text.replace("{q}", str(piece))
+        if PARAMETER.search(text):
+            filled = self._with_parameters(text, a, names)
+            if filled is None:
+                return None
+            text = filled
         for hole, fits in (("b", broadcasts), ("s", same_shape), ("c", is_mask)):
             if f"{{{hole}}}" in text:
                 pool = [n for n in self.trials.eager if self._fits(fits, a, n)]
@@ -182,6 +215,35 @@ class Generator:
         kept = {hole: f"{{{hole}}}" for hole in names}
         numbers = self._numbers(a, x)
         return text.format(**kept, **numbers), names
+
+    def _with_parameters(self, text: str, a: str, names: dict[str, str]) -> str | None:
+        """The text with a new parameter in each of those holes; None if the operand's sizes, and so
+        theirs, change from call to call."""
+        shapes = self.trials.shapes(a)
+        sizes = {"l": {s[-1] for s in shapes if s}, "c": {s[1] for s in shapes if len(s) > 1}}
+        known = {letter: found.pop() for letter, found in sizes.items() if len(found) == 1}
+        dtype = self.trials.eager[a].dtype if self.trials.eager[a].is_floating_point() else None
+        while (hole := PARAMETER.search(text)) is not None:
+            kind, letters = hole.groups()
+            if not all(n.isdigit() or n in known for n in letters.split(",")):
+                return None
+            shape = tuple(int(n) if n.isdigit() else known[n] for n in letters.split(","))
+            if math.prod(shape) > MOST_OF_PARAMETER:
+                return None
+            name = f"p{len(self.inputs)}"
+            self._give(name, shape, NAMES[dtype or torch.float32], kind)
+            names[name] = name
+            text = text.replace(hole.group(), f"{{{name}}}", 1)
+        return text
+
+    def _give(self, name: str, shape: tuple[int, ...], dtype: str, kind: str) -> None:
+        """One more input: a parameter, if this program is a module, and the layer does not write to
+        it."""
+        layout = POSITIVE if kind.isupper() else "contiguous"
+        held = self.layers and kind.lower() == "w"
+        made = Input(name, (), dtype, self.source.randint(1, 99), layout, parameter=held)
+        self.inputs = (*self.inputs, made.reshaped([shape] * self.calls))
+        self.trials.give(self.inputs[-1])
 
     def _fits(self, fits: Fits, a: str, name: str) -> bool:
         """In every call."""

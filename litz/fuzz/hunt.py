@@ -23,14 +23,18 @@ from typing import Any
 import torch
 
 from litz.fuzz.compare import Failure, check, check_calls
+from litz.fuzz.coverage import Coverage, reached
 from litz.fuzz.generate import generate
 from litz.fuzz.isolate import Apart, Died, isolated
+from litz.fuzz.locate import stage_of
 from litz.fuzz.program import Program
 from litz.fuzz.shrink import shrink
+from litz.report import Explanation
 
 A_PROCESS = 300  # programs: torch keeps memory for what it has traced
 LONGEST = 120.0  # seconds for one program
 SHRINKING = 40.0  # seconds for one failure
+LOCATING = 60.0  # seconds to find its stage
 A_MOMENT = 0.5  # seconds between two looks at the clock
 OFTEN = 2  # failures that read alike are shrunk so many times
 
@@ -51,7 +55,8 @@ class Find:
         )
 
 
-Result = tuple[int, Find | None]  # the steps of a program, and what is wrong with it
+# The steps of a program, what is wrong with it, and what it reached.
+Result = tuple[int, Find | None, Coverage]
 
 
 @dataclass
@@ -62,6 +67,7 @@ class Tally:
     steps: int = 0
     seconds: float = 0.0
     finds: list[Find] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)  # if it is asked for
 
     def __str__(self) -> str:
         return (
@@ -76,13 +82,14 @@ def signature(failure: Failure) -> str:
     return f"{failure.who} {failure.kind} {re.sub(r'[vtxk]?[0-9.e+-]+', '#', first)[:80]}"
 
 
-def judge(program: Program) -> Failure | None:
+def judge(program: Program, notes: Explanation | None = None) -> Failure | None:
+    """What is wrong with a program; what was compiled of it is added to `notes`."""
     if not program.is_plain and program.device == "cpu":  # several calls are those of a CPU yet
         calls = [program.fresh_inputs(k) for k in range(program.calls)]
         often = program.function(), calls, program.options, program.labels
-        return check_calls(*often, program.manner, program.parameters)
+        return check_calls(*often, program.manner, program.parameters, notes)
     once = program.function(), program.fresh_inputs(), program.options, program.labels
-    return check(*once, program.device)
+    return check(*once, program.device, notes=notes)
 
 
 def still_fails(program: Program, like: Failure) -> bool:
@@ -94,17 +101,27 @@ def still_fails(program: Program, like: Failure) -> bool:
     return found is not None and (found.who, found.kind) == (like.who, like.kind)
 
 
-def try_program(program: Program, seed: int, known: list[str]) -> Find | None:
+def try_program(
+    program: Program, seed: int, known: list[str], notes: Explanation | None = None
+) -> Find | None:
     """Judge one program; a failure like many before it is counted and not shrunk."""
-    failure = judge(program)
+    failure = judge(program, notes)
     if failure is None:
         return None
     small, kind = None, signature(failure)
     if known.count(kind) < OFTEN:
         small = shrink(program, partial(still_fails, like=failure), SHRINKING)
-        failure = judge(small) or failure
+        failure = _located(small, judge(small) or failure)
     known.append(kind)
     return Find(seed, failure, small)
+
+
+def _located(program: Program, failure: Failure) -> Failure:
+    """With the stage at which it goes wrong. A find is one, whatever happens on the way there."""
+    try:
+        return replace(failure, stage=stage_of(program, failure))
+    except Exception as error:
+        return replace(failure, stage=f"not found, for {type(error).__name__}: {error}")
 
 
 def hunt(
@@ -115,22 +132,27 @@ def hunt(
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
     jobs: int = 1,
+    covers: bool = False,
 ) -> Tally:
     """Look for failures; `said` is called after each program, with its find if it has one.
 
     It forks: call it in a process that has started no threads, nor used a GPU. `options` are flags
     that every program is compiled with, beside those it draws, and `device` what for. Of `jobs`
-    processes side by side, each takes every so many-th seed.
+    processes side by side, each takes every so many-th seed. What programs reached is counted if
+    `covers`.
     """
     _warm()
     tally = Tally()
     known: list[str] = []
     start = time.monotonic()
     seeds = None if programs is None else range(seed, seed + programs)
-    shares = [Share(seed + k, jobs, seeds, options or {}, known, device) for k in range(jobs)]
-    for steps, find in _in_turn([s.results(start + seconds) for s in shares], shares):
+    shares = [
+        Share(seed + k, jobs, seeds, options or {}, known, device, covers) for k in range(jobs)
+    ]
+    for steps, find, coverage in _in_turn([s.results(start + seconds) for s in shares], shares):
         tally.programs += 1
         tally.steps += steps
+        tally.coverage += coverage
         tally.seconds = time.monotonic() - start
         if find is not None:
             tally.finds.append(find)
@@ -172,10 +194,10 @@ class Share:
 
     def __init__(
         self, first: int, step: int, seeds: range | None, options: Mapping[str, Any],
-        known: list[str], device: str = "cpu",
+        known: list[str], device: str = "cpu", covers: bool = False,
     ) -> None:  # fmt: skip
         self.next, self.step, self.seeds = first, step, seeds  # seeds None: no end
-        self.options, self.known, self.device = options, known, device
+        self.options, self.known, self.device, self.covers = options, known, device, covers
         self.process: Apart
 
     @property
@@ -196,8 +218,13 @@ class Share:
                 return
             program = self.program(self.next)
             channel.send(program)
-            channel.send(try_program(program, self.next, self.known))
+            channel.send(self._tried(program))
             self.next += self.step
+
+    def _tried(self, program: Program) -> tuple[Find | None, Coverage]:
+        notes = Explanation() if self.covers else None
+        find = try_program(program, self.next, self.known, notes)
+        return find, Coverage() if notes is None else reached(program, notes)
 
     def results(self, end: float) -> Iterator[Result | None]:
         """The number of steps and the find, program after program, until `end`. None while nothing
@@ -213,12 +240,12 @@ class Share:
             program = yield from self._received(LONGEST)
             if isinstance(program, Died):
                 raise RuntimeError(f"no program for seed {self.next}: its process {program}")
-            found = yield from self._received(LONGEST + SHRINKING)
+            found = yield from self._received(LONGEST + SHRINKING + LOCATING)
             seed, self.next = self.next, self.next + self.step
             if isinstance(found, Died):
-                yield len(program.steps), _crash(program, seed, found)
+                yield len(program.steps), _crash(program, seed, found), Coverage()
                 return
-            yield len(program.steps), found
+            yield len(program.steps), *found
 
     def _received(self, seconds: float) -> Generator[None, None, Any]:
         """What the process sends next, or how it died."""
@@ -236,7 +263,7 @@ def _crash(program: Program, seed: int, died: Died) -> Find:
 
     small = shrink(program, dies, 3 * SHRINKING)
     kind = "timeout" if died.status is None else "crash"
-    return Find(seed, Failure("litz", kind, f"the process {died}"), small)
+    return Find(seed, _located(small, Failure("litz", kind, f"the process {died}")), small)
 
 
 def _silence() -> None:

@@ -18,6 +18,11 @@ LONG = (1031, 4099, 20011)  # more than a task, more than a cache
 Sizes = list[list[int]]  # of each symbol, call by call
 
 
+def holds_layers(seed: int) -> bool:
+    """Whether a program is a module with parameters: some of those that go through Dynamo are."""
+    return random.Random(f"layers {seed}").random() < 0.5
+
+
 def draw_manner(seed: int) -> tuple[Manner, int]:
     """With a source of its own: what is drawn for the manner does not change the program."""
     source = random.Random(f"manner {seed}")
@@ -30,13 +35,16 @@ def draw_manner(seed: int) -> tuple[Manner, int]:
     return Manner(gradients, threads, automatic, dynamo=calls == 1), calls
 
 
-def draw_sizes(source: random.Random, calls: int) -> Sizes:
-    """Three symbols. One may be long, and one empty in some call."""
+def draw_sizes(source: random.Random, calls: int, fixed: bool = False) -> Sizes:
+    """Three symbols. One may be long, and one empty in some call; one is `fixed`, if layers are to
+    have parameters of that size."""
     every = [_sizes(source, source.choice(ODD), calls) for _ in range(3)]
+    if fixed:
+        every[2] = [source.choice(ODD[:7])] * calls
     if source.random() < 0.2:
         every[0] = _sizes(source, source.choice(LONG), calls)
     if calls > 2 and source.random() < 0.2:
-        every[source.randrange(3)][1] = 0
+        every[source.randrange(2 if fixed else 3)][1] = 0
     return every
 
 

@@ -25,10 +25,12 @@ import torch.nn.functional as F
 FLOATS = ("float32", "float64", "bfloat16", "float16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES: dict[str, torch.dtype] = {n: getattr(torch, n) for n in (*FLOATS, *INTEGERS, "bool")}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0]
 
 # How an input lies in memory: a name, and what `data` of a larger shape becomes.
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded")
+POSITIVE = "positive"  # contiguous; a variance
 
 
 def data(seed: int, shape: tuple[int, ...], dtype: torch.dtype, special: bool = False) -> Any:
@@ -85,6 +87,8 @@ class Input:
             return f"{data((*s[:-1], 2 * s[-1] + 1))}[..., 1::2]"
         if self.layout == "offset":
             return f"{data((s[0] + 2, *s[1:]))}[1:-1]"
+        if self.layout == POSITIVE:
+            return f"{data(s)}.abs() + 0.5"
         if self.layout == "expanded":
             return f"{data((1, *s[1:]))}.expand({s})"
         return data(s)
@@ -100,6 +104,7 @@ class Step:
     name: str
     template: str
     operands: tuple[str, ...]
+    drawn: str = field(default="", compare=False)  # the text of the vocabulary that it was
 
     @property
     def text(self) -> str:

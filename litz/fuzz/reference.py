@@ -24,8 +24,8 @@ ROUNDED = (torch.float32, *HALVES)
 
 # Calls that copy, move or choose numbers and so never round; a view shows its operand's anyway.
 _EXACT = """
-    abs amax amin argmax argmin cat ceil chunk clamp clone contiguous copysign cummax cummin
-    embedding expand fill flip floor gather __getitem__ index_copy index_fill index_select
+    abs amax amin argmax argmin as_strided cat ceil chunk clamp clone contiguous copysign cummax
+    cummin embedding expand fill flip floor gather __getitem__ index_copy index_fill index_select
     masked_fill masked_scatter max maximum min minimum nan_to_num neg pad relu repeat
     repeat_interleave roll round scatter select_scatter sign slice_scatter sort stack
     take_along_dim topk tril triu trunc unfold where zero
@@ -36,7 +36,8 @@ _STEPS = """
     batch_norm instance_norm group_norm layer_norm rms_norm local_response_norm normalize std var
     std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
     cross_entropy kl_div interpolate lerp norm vector_norm frac logit sinc einsum
-    addcmul addcdiv addmm linear matmul __matmul__ dot trace sum mean nansum nanmean cumsum
+    addcmul addcdiv addmm linear conv1d conv2d matmul __matmul__ dot trace sum mean nansum nanmean
+    cumsum scaled_dot_product_attention outer
 """
 # Calls that choose one of their numbers. Of 0.0 and -0.0, which are equal, they may give either.
 _CHOICES = "max min amax amin aminmax maximum minimum fmax fmin cummax cummin clamp relu"

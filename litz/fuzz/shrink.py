@@ -15,10 +15,9 @@ from dataclasses import replace
 
 import torch
 
-from litz.fuzz.program import DTYPES, Input, Manner, Program, Step
+from litz.fuzz.program import NAMES, Input, Manner, Program, Step
 
 Fails = Callable[[Program], bool]
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def shrink(program: Program, fails: Fails, seconds: float) -> Program:

@@ -41,6 +41,13 @@ class Runs:
     def eager(self) -> dict[str, torch.Tensor]:
         return self.values[0]
 
+    def give(self, item: Input, call: int) -> None:
+        """One more input."""
+        made = eval(item.text_at(call), namespace())
+        self.values[0][item.name] = made
+        for values in self.values[1:]:
+            (values[item.name],) = widened([made])
+
     def saved(self, step: Step) -> tuple[list[dict[str, torch.Tensor]], int]:
         """All that a line may change."""
         before = copy.deepcopy(self.values) if not step.name else [dict(v) for v in self.values]
@@ -106,6 +113,11 @@ class Trials:
     def eager(self) -> dict[str, torch.Tensor]:
         """The values of the first call."""
         return self.runs[0].eager
+
+    def give(self, item: Input) -> None:
+        """One more input, for lines that come."""
+        for call, run in enumerate(self.runs):
+            run.give(item, call)
 
     def shapes(self, name: str) -> list[torch.Size]:
         return [run.eager[name].shape for run in self.runs]

@@ -7,6 +7,10 @@ In: nothing. Out: `FAMILIES`. A hole is filled by the generator:
     {t} {f} a type, a float type      {z} a shape of as many elements     {p} a permutation
     {r} repeats              {i} a constant index               {j} {g} computed indices: for the
     {l} its last size                                           first dimension, for `gather`
+    {q} a piece: such a text is drawn for two or three of them
+    {w:...} a parameter of that shape, in which `c` is the operand's second size (the channels of a
+            layer) and `l` its last; {u:...} an input, which the step may write to; {W:...} {U:...}
+            the same of positive numbers
 
 A text that eager rejects costs a try; so holes need not fit, only fit often. Divisors are kept from
 zero and from -1, shifts small, and floats that become integers inside every integer's range: beyond
@@ -180,6 +184,72 @@ FAMILIES = (
         {a} @ {a}.mT ;F.linear({a}, {a}.flatten(0, -2)) ;{a}.mT @ {s} ;torch.outer({a}, {b})
         torch.addmm({s}, {a}, {a}) ;torch.einsum("...i,...j->...ij", {a}, {s}) ;{a}.sort({d})[0]
         {a}.topk(1, {d})[0] ;torch.dot({a}, {s}) ;({a} * {s}).sum(-1)
+        F.scaled_dot_product_attention({a}, {s}, {s})
+        F.scaled_dot_product_attention({a}, {s}, {a}, is_causal=True)
+    """),
+    # Rows that no cache holds, of which little is left.
+    _family("long", _float, 1, """
+        torch.linspace(0, 1, 70_001).outer({a}.flatten()[:2]).sum(0)
+        ({a}.flatten()[:1] + torch.linspace(-1, 1, 70_001)).softmax(0).amax()
+        ({a}.flatten()[:3, None] + torch.linspace(-1, 1, 70_001)).var(1)
+        ({a}.flatten()[:3, None] * torch.linspace(-1, 1, 70_001)).sin().sum(1)
+        ({a}.flatten()[:2, None] + torch.linspace(-1, 1, 4099)).softmax(1)[:, ::97]
+        ({a}.flatten()[:2, None] * torch.linspace(-1, 1, 30_001)).logsumexp(1)
+        ({a}.flatten()[:2, None] * torch.linspace(-1, 1, 90_001)).amax(1)
+        F.pad({a}.flatten()[:9, None] + torch.linspace(-1, 1, 4099), (300, 400))[:, ::97]
+        torch.cat([{a}.flatten()[:9, None] * torch.linspace(0, 1, n) for n in (999, 77)], 1)[:, ::9]
+        F.layer_norm({a}.flatten()[:2, None] * torch.linspace(-1, 1, 70_001), (70_001,))[:, ::999]
+    """),
+    # One memory seen in several ways, and pieces of it joined again.
+    _family("layout", _any, 4, """
+        {a}.contiguous().as_strided(({k}, {k}), (1, 1))
+        {a}.flatten().as_strided(({k}, 2), ({k}, 1))
+        {a}.as_strided({a}.shape, {a}.stride()) ;{a}[1:].as_strided(({k},), (1,))
+        {a}.contiguous().as_strided({a}.shape[::-1], {a}.contiguous().stride()[::-1])
+        {a}.clone().as_strided(({a}.numel() // 2,), (2,))
+        {a}[..., ::2].as_strided((2, {k}), (1, 2))
+        {a}.mT.reshape({z}) ;{a}.mT.reshape(-1) ;{a}.transpose({d}, {e}).flatten()
+        {a}.mT.contiguous()
+        {a}.contiguous(memory_format=torch.channels_last) ;{a}.movedim({d}, {e}).contiguous()
+        {a}.to(memory_format=torch.channels_last) + 1 ;{a}.flip({d}).mT
+        {a}.unfold({d}, 2, 1).flatten(-2)
+        {a}[..., None].expand(*{a}.shape, 3) ;{a}[None, ..., ::2].mT ;{a}.unfold({d}, 3, 1).mT
+        {a}.permute({p}).reshape(-1) ;{a}.permute({p}).contiguous().permute({p}) ;{a}.expand_as({b})
+        torch.cat([{a}[1:], {s}[:-1]]) ;torch.cat([{a}.mT, {s}.mT], {d})
+        torch.cat([{a}.mT[1:], {s}.mT])
+        torch.stack([{a}[..., ::2], {s}[..., ::2]], {d}) ;torch.stack({a}.unbind({d})[::-1], {e})
+        torch.cat({a}.chunk(2, {d})[::-1], {d}) ;torch.cat([p.mT for p in {a}.chunk(2, {d})], {e})
+        torch.stack([{a}.mT, {s}.mT], {d}) ;torch.cat([{a}[..., :1], {s}.flip(-1)[..., 1:]], -1)
+        torch.cat([{a}.select({d}, 0), {s}.select({d}, -1)]) ;torch.stack([{a}, {s}, {a}], -1).mT
+        {a}.flatten()[:96].reshape(2, 3, 4, 4) ;{a}.flatten()[-60:].reshape(2, 3, 10)
+        {a}.flatten()[:96].reshape(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
+    """),
+    _family("piece", _any, 2, """
+        {a}.split(2, {d})[{q}] ;{a}.chunk(3, {d})[{q}] ;{a}.mT.chunk(2, {d})[{q}]
+        {a}.unbind({d})[{q}]
+        {a}.tensor_split(2, {d})[{q}] ;{a}[1:].split(2)[{q}]
+        torch.cat([{a}, {s}], {d}).chunk(2, {d})[{q}]
+        {a}.aminmax(dim={d})[{q}] ;{a}.max({d})[{q}]
+        {a}.sort({d}, stable=True)[0].chunk(2, {d})[{q}]
+    """),
+    # Layers of a module: their parameters are written to between calls.
+    _family("layer", _float, 3, """
+        F.gelu(F.linear({a}, {w:32,l}, {w:32})) ;{a} @ {w:l,64} ;F.linear({a}, {w:33,l}, {w:33}) + 1
+        F.linear({a}, {w:5,l}, {w:5}) ;F.linear({a}, {w:l,l}) ;F.linear({a}.relu(), {w:3,l}, {w:3})
+        F.layer_norm({a}, {a}.shape[-1:], {w:l}, {w:l}) ;F.rms_norm({a}, {a}.shape[-1:], {w:l})
+        F.group_norm({a}, 1, {w:c}, {w:c}) ;F.batch_norm({a}, {w:c}, {W:c}, {w:c}, {w:c})
+        F.batch_norm({a}, {u:c}, {U:c}, {w:c}, {w:c}, training=True) ;{a} @ {w:l,4} + {w:4}
+        F.conv1d({a}, {w:3,c,3}, {w:3}, padding=1)
+        F.conv1d({a}, {w:c,1,3}, padding=1, groups={a}.shape[1])
+        F.conv2d({a}, {w:4,c,3,3}, {w:4}, padding=1) ;F.conv2d({a}, {w:2,c,1,1})
+        F.relu({a}) @ {w:l,l}
+        F.conv2d({a}, {w:c,1,3,3}, {w:c}, padding=1, groups={a}.shape[1])
+        F.conv2d({a}, {w:3,c,2,2}, {w:3}, stride=2) ;F.prelu({a}, {w:c}) ;{a} * {w:l} + {w:l}
+        F.batch_norm(F.conv2d({a}, {w:4,c,3,3}, {w:4}, padding=1), {w:4}, {W:4}, {w:4}, {w:4})
+    """),
+    _family("embedding", _integer, 2, """
+        F.embedding({a}.long() % 7, {w:7,4}) ;F.embedding({a}.long() % 3, {w:3,5}).sum(-2)
+        F.embedding({a}.long() % 7, {w:7,4}, 2)
     """),
     _family("cast", _float, 3, """
         {a}.to({f}) ;{a}.nan_to_num(0, 0, 0).clamp(0, 100).to({t}) ;{a}.to({f}).to({f})
@@ -205,3 +275,4 @@ MUTATIONS = _family("mutation", _any, 3, """
 """)  # fmt: skip
 
 WEIGHTED = tuple(f for f in (*FAMILIES, MUTATIONS) for _ in range(f.weight))
+LAYERS = tuple(f for f in FAMILIES if f.name in ("layer", "embedding"))

@@ -29,3 +29,11 @@ CHECKS = frozenset(
 KNOWN = frozenset(
     {"aten", "prims", "mkldnn", "onednn", "quantized", "quantized_decomposed", "litz"}
 )
+
+# Calls that place a window on the memory of their first operand, with the position of the argument
+# that says where it begins.
+BY_OFFSET = {
+    "aten.as_strided.default": 3,
+    "aten.as_strided_copy.default": 3,
+    "aten.as_strided_scatter.default": 4,
+}

@@ -41,6 +41,8 @@ Array = np.ndarray[Any, Any]
 # Called with the step and its resolved operands, as `call(step, args, kwargs)`; array operands are
 # windows on the program's own storage, so an op that mutates them just writes.
 ExternCall = Callable[[Extern, list[Any], dict[str, Any]], Sequence[Array | None]]
+# Called with a kernel and what it works on, in the place of the interpreter.
+KernelCall = Callable[[Kernel, "Environment"], None]
 
 
 def run_program(
@@ -109,6 +111,18 @@ class Environment:
             raise ValueError(f"{window} does not lie inside {window.buffer}")
         return as_strided(flat[offset:], shape, [flat.itemsize * step for step in strides])
 
+    def resolve(self, value: Any) -> Any:
+        """An operand of an extern call, or an output, as arrays and numbers."""
+        if isinstance(value, ViewArg):
+            return self.view(value)
+        if isinstance(value, Expr) and value.dtype.is_float:
+            return float(evaluate(value, Environment(sizes=self.sizes)))
+        if isinstance(value, Expr):
+            return self.number(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.resolve, value))
+        return value
+
     def target(self, buffer: Buffer) -> tuple[Array, list[Array]]:
         """The array an access of a buffer goes to, and the indices in front of its own.
 
@@ -137,6 +151,19 @@ def _run(
     constants: Mapping[str, Array],
     extern: ExternCall | None,
 ) -> list[Any]:
+    env = execute(program, inputs, constants, extern)
+    found = [env.resolve(output.value) for output in program.outputs]
+    return [v.copy() if isinstance(v, np.ndarray) else v for v in found]
+
+
+def execute(
+    program: LoopProgram | KernelGraph,
+    inputs: Sequence[Array | int],
+    constants: Mapping[str, Array],
+    extern: ExternCall | None,
+    kernel: KernelCall | None = None,
+) -> Environment:
+    """Every buffer as the program leaves it. Kernels may be run by `kernel` instead."""
     env = Environment()
     for item, given in zip(program.inputs, inputs, strict=True):
         _bind_sizes(env, item, given)
@@ -148,12 +175,15 @@ def _run(
             env.fill(buffer, constants[buffer.name])
     changed: set[Buffer] = set()
     for step in program.body:
-        _run_step(env, step, extern)
+        if kernel is not None and isinstance(step, Kernel):
+            kernel(step, env)
+        else:
+            run_step(env, step, extern)
         changed.update(written(step))
     for item, given in zip(program.inputs, inputs, strict=True):
         if item in changed and isinstance(item, Buffer) and isinstance(given, np.ndarray):
             given[...] = env.elements(item)
-    return [_resolve(env, output.value, copy=True) for output in program.outputs]
+    return env
 
 
 def _bind_sizes(env: Environment, item: Buffer | Expr, given: Array | int) -> None:
@@ -168,7 +198,10 @@ def _bind_sizes(env: Environment, item: Buffer | Expr, given: Array | int) -> No
                 raise ValueError(f"{size.attr[0]} is {known} in one input and {number} in another")
 
 
-def _run_step(env: Environment, step: Loop | Kernel | Extern, extern: ExternCall | None) -> None:
+def run_step(
+    env: Environment, step: Loop | Kernel | Extern, extern: ExternCall | None = None
+) -> None:
+    """One step on what is there."""
     if isinstance(step, Loop):
         _run_group(env, step.axes, step.reduced, step.stores)
     elif isinstance(step, Kernel):
@@ -188,8 +221,8 @@ def _run_step(env: Environment, step: Loop | Kernel | Extern, extern: ExternCall
 def _run_extern(env: Environment, step: Extern, extern: ExternCall | None) -> None:
     if extern is None:
         raise ValueError(f"the program calls {step.target}: pass extern=")
-    kwargs = {key: _resolve(env, value) for key, value in step.kwargs}
-    results = extern(step, [_resolve(env, a) for a in step.args], kwargs)
+    kwargs = {key: env.resolve(value) for key, value in step.kwargs}
+    results = extern(step, [env.resolve(a) for a in step.args], kwargs)
     for binding in step.binds:
         env.sizes[binding.symbol.attr[0]] = _told(binding, results[0] if step.single else results)
     for buffer, result in zip(step.outputs, results, strict=True):
@@ -205,19 +238,6 @@ def _told(binding: Binding, result: Any) -> int | float:
         result = result[part] if isinstance(part, int) else getattr(result, part)
     number = float(result) if binding.symbol.dtype.is_float else int(result)
     return number if binding.divisor == 1 else number // binding.divisor
-
-
-def _resolve(env: Environment, value: Any, copy: bool = False) -> Any:
-    """An operand of an extern call, or an output, as arrays and numbers."""
-    if isinstance(value, ViewArg):
-        return env.view(value).copy() if copy else env.view(value)
-    if isinstance(value, Expr) and value.dtype.is_float:
-        return float(evaluate(value, Environment(sizes=env.sizes)))
-    if isinstance(value, Expr):
-        return env.number(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_resolve(env, v, copy) for v in value)
-    return value
 
 
 def _run_group(

@@ -11,9 +11,13 @@ from typing import Any
 
 import torch
 
+from litz.ir.calls import BY_OFFSET
 from litz.ir.expr import Expr
+from litz.ir.index import ZERO
 from litz.ir.program import Binding, Extern, ViewArg
+from litz.ir.sizes import at_least, difference, total
 from litz.lower.scalars import SYMBOLIC, number
+from litz.lower.symbols import size_of
 from litz.lower.values import Lowering, View
 
 # Ops whose out= overload takes exactly the operands of the functional one.
@@ -55,6 +59,9 @@ def lower_extern(
         low.buffer(r) if isinstance(r, torch.Tensor) and (single or k in low.used) else None
         for k, r in enumerate(results)
     )
+    if qualified_name(target) in BY_OFFSET:
+        place = BY_OFFSET[qualified_name(target)]
+        args, kwargs = _counted_from_operand(low, place, args, kwargs)
     low.body.append(
         Extern(
             target=qualified_name(target),
@@ -72,6 +79,27 @@ def lower_extern(
     numbers = [number(r) if isinstance(r, SYMBOLIC) else r for r in results]
     views = [r if b is None else low.whole(b) for b, r in zip(outputs, numbers, strict=True)]
     return views[0] if single else views
+
+
+def _counted_from_operand(
+    low: Lowering, place: int, args: Any, kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with an offset that counts from the operand's first element. The program's counts
+    from where eager's memory begins; ours begins elsewhere, in an arena, and the call is given a
+    copy that begins with the operand."""
+
+    def counted(given: Any) -> Any:
+        if given is None:
+            return None
+        begins = total((low.base_offset[args[0].buffer], args[0].offset))
+        offset = difference(size_of(given), begins)
+        if not at_least(offset, ZERO):
+            raise low.unsupported("its window may begin before its operand")
+        return offset.number if offset.is_const else offset
+
+    positional = tuple(counted(a) if k == place else a for k, a in enumerate(args))
+    named = {k: counted(v) if k == "storage_offset" else v for k, v in kwargs.items()}
+    return positional, named
 
 
 def lower_update(low: Lowering, target: View, source: View) -> View:

@@ -126,6 +126,9 @@ def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
         return _symbol(expr, environment)
     if expr.is_Boolean and expr.is_Atom:
         return const(bool(expr), BOOL)
+    settled = _settled(expr, environment)
+    if settled is not None:
+        return integer(settled)
     rule = RULES.get(type(expr).__name__)
     if rule is None:
         raise SizeUnknown(str(expr), f"{type(expr).__name__} has no form in the loop IR")
@@ -135,6 +138,19 @@ def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
     if found.dtype is not I64 or is_polynomial(found):
         return found
     return named(found, *_range(environment.bound_sympy(expr)))
+
+
+def _settled(expr: Any, environment: Any) -> int | None:
+    """Zero or one, where a guard says that an expression is. Torch puts the number in the place of
+    a symbol that a guard settles, and leaves s0 // 2 as it is; but a dimension of one broadcasts,
+    and its result was foretold so. A product is one only if its factors are."""
+    if not expr.is_integer or expr.is_Mul or expr.is_Pow:
+        return None
+    hint = _hint(expr, environment)
+    if hint not in (0, 1):
+        return None
+    number = environment.create_symintnode(expr, hint=hint)
+    return hint if symbolic_shapes.statically_known_true(number == hint) else None
 
 
 def _symbol(symbol: Any, environment: Any) -> Expr:

@@ -110,14 +110,16 @@ Modules = tuple[GraphModule, GraphModule]
 def partition(
     joint: GraphModule, inputs: Sequence[Any], config: Config, trace: Trace | None = None, *,
     num_fwd_outputs: int, static_lifetime_input_indices: Iterable[int] | None = None,
+    passes: Sequence[Pass] | None = None,
 ) -> Modules:  # fmt: skip
-    """Run the passes over the joint graph, then cut it: by the user's function or by ours."""
+    """Run the passes over the joint graph, all unless some are given, then cut it: by the user's
+    function or by ours."""
     named = [str(n.target) for n in joint.graph.nodes if n.op == "get_attr"]
     graph = Graph(joint, "joint", attributes={name: at_path(joint, name) for name in named})
     run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
     laws = Laws(graph) if config.verify else None
     with unset_fake_temporarily():  # torch traces with tensors that hold no data; passes compute
-        for each in JOINT_PASSES:
+        for each in JOINT_PASSES if passes is None else passes:
             if each.is_on(config):
                 _run(each, graph, trace, laws)
     run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
@@ -135,8 +137,11 @@ def partition(
 
 
 @stage("passes", "fewer and cheaper ops with the same results")
-def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None = None) -> Graph:
-    """Run the user's first pass, ours in order, and the user's last one.
+def optimize(
+    graph: Graph, target: Target, config: Config, trace: Trace | None = None,
+    passes: Sequence[Pass] | None = None,
+) -> Graph:  # fmt: skip
+    """Run the user's first pass, ours in order (all unless some are given), the user's last one.
 
     `graph.module.meta["passes"]` keeps how much each pass changed.
     """
@@ -151,7 +156,7 @@ def optimize(graph: Graph, target: Target, config: Config, trace: Trace | None =
         run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     run_hook("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass, graph)
     laws = Laws(graph) if config.verify else None
-    for each in PASSES:
+    for each in PASSES if passes is None else passes:
         if each.is_on(config):
             given = (target, config) if each.informed else ()
             changes[each.name] = _run(each, graph, trace, laws, *given)

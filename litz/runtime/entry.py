@@ -30,6 +30,7 @@ from torch._C._dynamo.guards import _reinterpret_tensor  # type: ignore[attr-def
 
 from litz.config import Config
 from litz.errors import InternalError, LitzError
+from litz.ir.calls import BY_OFFSET
 from litz.ir.index import ZERO, product
 from litz.ir.lifetimes import cuts, dying_inputs
 from litz.ir.program import (
@@ -52,7 +53,7 @@ from litz.runtime.asserts import (
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
 from litz.runtime.late import LateSizes, check_line
-from litz.runtime.memory import LARGE, empty, empty_large, with_layout
+from litz.runtime.memory import LARGE, copy_of, empty, empty_large, with_layout
 from litz.runtime.modes import apart, function_modes
 from litz.runtime.numbers import (
     float_bits,
@@ -332,6 +333,9 @@ class Entry(Wording):
             return
         op = self._name("op", op_of(step))
         args = [self._operand(a, step.foreign) for a in step.args]
+        if step.target in BY_OFFSET:
+            self.names["copy_of"] = copy_of
+            args[0] = f"copy_of({args[0]})"
         args += [f"{k}={self._operand(v, step.foreign)}" for k, v in step.kwargs]
         asked = f"  # {where(step.origins)}"
         if step.into:

@@ -250,3 +250,31 @@ def test_a_rule_that_asks_for_a_size_is_left_to_aten_and_says_so(
     assert symbolic.graphs == 1 and len(symbolic.aten_ops) == 1
     reasons = [d.reason for d in symbolic.notes.graphs[0].decisions]
     assert any("left to ATen: the value of the size" in reason for reason in reasons)
+
+
+# -- sizes that a guard settles --------------------------------------------------------------------
+
+
+def _halves(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """Of three rows, or of two: one in two of them, from the second on, is one row."""
+    half = x[1::2]
+    return [half / y, y / half, half.expand(y.shape), half.squeeze(0) + y]
+
+
+def _diagonals(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    """Gave what lies behind the diagonal."""
+    corner = x[:, :2, None].expand(-1, -1, 4).diagonal(1, 1, 0)[..., ::2]
+    return [corner / y[:, 0], y[:, 0] - corner]
+
+
+@pytest.mark.parametrize("program", [_halves, _diagonals], ids=lambda p: p.__name__)
+def test_a_size_that_a_guard_says_is_one_broadcasts(program: Callable[..., Any]) -> None:
+    """Torch leaves (s0 - 1) // 2 as it is, though only graphs where it is one get here."""
+    torch._dynamo.reset()
+    options = {"on_error": "raise", "debug_poison_memory": True}
+    run = torch.compile(program, backend="litz", dynamic=True, options=options)
+    for rows, columns in ((3, 5), (3, 17), (2, 5), (3, 33)):
+        x = torch.randn(rows, columns, generator=draws.generator(rows))
+        y = torch.randn(7, columns, generator=draws.generator(columns))
+        for found, expected in zip(run(x, y), program(x, y), strict=True):
+            torch.testing.assert_close(found, expected)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,11 @@ from litz.fuzz.compare import Failure
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
 from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
-from litz.fuzz.program import Input, Manner, Program, Step, namespace
+from litz.fuzz.program import POSITIVE, Input, Manner, Program, Step, namespace
 from litz.fuzz.reference import run_wide
+from tests.fuzz.hunting import USES_SINE, WRONG_SINE, command
 
 BOUNDS = {"debug_index_asserts": True}
-USES_SINE = 27  # the seed of a program with sin(x) in it
 
 # -- programs --------------------------------------------------------------------------------
 
@@ -47,8 +48,34 @@ def test_programs_are_long_and_run_in_eager(seed: int) -> None:
 def test_many_programs_draw_on_all_that_is_promised() -> None:
     text = "\n".join(generate(seed).script() for seed in range(60))
     for sign in ("transpose", "_(", "gather", "torch.cat", "F.pad", ".sum(", ".to(", "expand(",
-                 "[..., 1::2]", "int8", "bfloat16", "softmax", "scatter"):  # fmt: skip
+                 "[..., 1::2]", "int8", "bfloat16", "softmax", "scatter", "as_strided", "unfold",
+                 "memory_format=torch.channels_last", "flip", "movedim", ".mT.reshape",
+                 "torch.stack", ".split(", ".chunk(", "F.linear", "F.layer_norm", "F.group_norm",
+                 "F.batch_norm", "training=True", "F.conv1d", "F.conv2d", "F.embedding",
+                 "parameters=("):  # fmt: skip
         assert sign in text, sign
+
+
+def test_layers_have_parameters_of_one_shape_that_no_step_changes() -> None:
+    programs = [p for p in map(generate, range(60)) if p.parameters]
+    assert len(programs) > 5
+    for program in programs:
+        held = [program.inputs[k] for k in program.parameters]
+        assert all(len(set(item.shapes)) == 1 for item in held)
+        given = program.fresh_inputs()
+        before = [given[k].clone() for k in program.parameters]
+        program.function()(*given)
+        assert all(map(torch.equal, before, (given[k] for k in program.parameters)))
+
+
+def test_pieces_of_one_tensor_are_several_values() -> None:
+    drawn = [Counter((s.drawn, s.operands) for s in generate(k).steps) for k in range(20)]
+    assert max(n for found in drawn for (text, _), n in found.items() if "{q}" in text) > 1
+
+
+def test_a_parameter_of_positive_numbers_is_one() -> None:
+    item = Input("x0", (40,), "float32", layout=POSITIVE)
+    assert (eval(item.text, namespace()) >= 0.5).all()
 
 
 def test_inputs_lie_in_memory_as_their_layout_says() -> None:
@@ -198,13 +225,6 @@ def test_steps_that_nothing_needs_go() -> None:
 # -- the hunt --------------------------------------------------------------------------------
 
 
-# A hunt forks, so it wants a process that has started no threads: here, one of its own. A planted
-# bug is code that runs first in it.
-WRONG_SINE = """
-from litz.codegen.llvm import ops, values
-values.CALLED -= {"sin"}
-ops.SPELLING["sin"] = ops.SPELLING["abs"]
-"""
 KILLS = """
 import litz.fuzz.compare, os, signal, sys
 class Compiled:
@@ -216,12 +236,6 @@ litz.fuzz.compare.Compiled = litz.fuzz.compare.ThroughDynamo = Compiled
 hunt = sys.modules["litz.fuzz.hunt"]
 hunt._warm, hunt.SHRINKING = lambda: None, 2.0
 """
-
-
-def command(*arguments: str, planted: str = "") -> subprocess.CompletedProcess[str]:
-    code = f"{planted}\nimport sys\nfrom litz.cli import app\napp(sys.argv[1:])"
-    line = [sys.executable, "-c", code, "fuzz", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_the_command_says_how_much_it_has_tried(tmp_path: Path) -> None:

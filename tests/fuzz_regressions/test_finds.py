@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import bfloat16, float16, float32, float64
@@ -182,3 +183,31 @@ def test_accesses_of_more_than_64_lanes_are_held_against_bounds() -> None:
 
     calls = [[data(k, (n, 31, 7), float32)] for k, n in enumerate((130, 33, 130))]
     assert_calls_same(program, calls, {"debug_index_asserts": True})
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_a_window_placed_by_aten_counts_from_its_operand_and_not_from_the_arena(
+    offset: int,
+) -> None:
+    """The gradient of a strided window was written to where the arena begins, and lost."""
+
+    def program(x0: Any, x1: Any, x2: Any, x3: Any) -> list[Any]:
+        v0 = F.linear(x0.relu(), x1, x2)
+        v1 = x3.clone().as_strided((x3.numel() // 2 - 1,), (2,), offset)
+        v2 = x2.topk(1, 0)[0]
+        return [v0, v1, v2]
+
+    calls = [[data(1, s, float32) for s in ((1,), (1,), (), (n,))] for n in (6, 9, 14)]
+    assert_calls_same(program, calls, {}, gradients=True, dynamo=True)
+
+
+def test_a_strided_window_is_written_into_what_lies_in_the_arena() -> None:
+    """A window that shows an element twice is left to ATen, with an operand in the arena."""
+
+    def program(x0: Any) -> list[Any]:
+        made = [x0.exp() * k for k in (2, 3, 4)]
+        window = x0[:2, None].expand(2, 2)
+        seen = [torch.as_strided_scatter(v, window, (2, 2), (1, 1), storage_offset=1) for v in made]
+        return [*seen, torch.cat(made).sort()[0]]
+
+    assert_same(program, [data(1, (9,), float32)])

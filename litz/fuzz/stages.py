@@ -1,0 +1,206 @@
+"""A graph compiled as far as one stage, and run as that stage left it.
+
+In: the FX module that AOTAutograd made, and the name of a stage. Out: a callable over the list of
+its inputs. ATen runs what is a graph still, the interpreter what is loops; machine code runs one
+kernel at a time, over memory of its own, until the stage that joins them. Example:
+`Partway("lower", config).compiled(module, "inference")([x])` is what the lowered loops mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx
+from torch._functorch.partitioners import default_partition
+
+from litz.autotune import tune
+from litz.build import build
+from litz.capture import (
+    COMPILE_LOCK,
+    capture,
+    devices_of,
+    is_symbolic,
+    simplify_masks,
+    sizes_of,
+    specialize,
+    through_autograd,
+    without_guards,
+)
+from litz.codegen import emit
+from litz.config import Config
+from litz.errors import InternalError, SizeUnknown
+from litz.fuse import fuse
+from litz.fuzz.interpreted import as_code, as_scheduled, interpreted
+from litz.ir.choices import Choices
+from litz.ir.graph import Graph
+from litz.ir.program import LoopProgram, Plan
+from litz.ir.source import Binary, Source
+from litz.lower import GUARDS, lower
+from litz.passes import JOINT_PASSES, PASSES, Pass, optimize, partition
+from litz.plan import plan
+from litz.runtime import CompiledGraph, link
+from litz.runtime.modes import without_modes
+from litz.schedule import schedule
+from litz.target import Target, target_for
+from litz.trace import Trace
+
+# In the order in which a graph meets them. `codegen` is tried as LLVM leaves it alone, `build` as
+# it optimises it, and `link` with memory for each buffer: only the plan's arena comes behind that.
+STAGES = (
+    "capture", "partition", "passes", "lower", "fuse", "plan", "schedule", "codegen", "build",
+    "link",
+)  # fmt: skip
+ON_A_DEVICE = STAGES[: STAGES.index("schedule")]  # the interpreter reads no kernels of a GPU's
+# Stages that are lists of passes, each of which can be left out with those behind it.
+LISTS: dict[str, Sequence[Pass]] = {"partition": JOINT_PASSES, "passes": PASSES}
+
+Boxed = Callable[[list[Any]], Any]
+
+
+def boxed(run: Callable[[list[Any]], Any]) -> Boxed:
+    """As AOTAutograd wants it, if the inputs are to come as one list."""
+
+    def call(args: list[Any]) -> Any:
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+class Partway:
+    """Compiles as far as `stage`; of a list of passes, as far as `passes` of them."""
+
+    def __init__(self, stage: str, config: Config, passes: int | None = None) -> None:
+        self.stage, self.config, self.last = stage, config, STAGES.index(stage)
+        self.passes = {stage: LISTS[stage][:passes]} if stage in LISTS else {}
+
+    def reaches(self, stage: str) -> bool:
+        return self.last >= STAGES.index(stage)
+
+    # -- behind Dynamo -----------------------------------------------------------------------
+
+    def backend(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """As `litz.backend.litz` is one."""
+        if self.config.joint_graph_constant_folding:
+            simplify_masks(module)
+        split = self._split if self.reaches("partition") else default_partition
+        return through_autograd(module, inputs, self._graph, split, self.config.fallback_random)
+
+    def _split(self, joint: torch.fx.GraphModule, args: Sequence[Any], **given: Any) -> Any:
+        trace = Trace()
+        chosen = self.passes.get("partition")
+        return trace(partition, joint, args, self.config, trace, passes=chosen, **given)
+
+    def _graph(self, module: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Boxed:
+        """One for all sizes, or one for each where the backend does so."""
+        if not is_symbolic(module):
+            return self.compiled(module, kind)
+        try:
+            with COMPILE_LOCK, without_guards(module):
+                return self.compiled(module, kind)
+        except Exception as error:
+            expected = isinstance(error, SizeUnknown) or isinstance(error.__cause__, GUARDS)
+            if isinstance(error, InternalError) and not expected:
+                raise
+            return boxed(BySize(module, partial(self.compiled, kind=kind)))
+
+    # -- one graph ---------------------------------------------------------------------------
+
+    def compiled(self, module: torch.fx.GraphModule, kind: str) -> Boxed:
+        """A callable of the graph as the stage leaves it."""
+        with COMPILE_LOCK, without_modes():
+            return boxed(self._compiled(module, kind))
+
+    def _compiled(self, module: torch.fx.GraphModule, kind: str) -> Boxed:
+        trace, config = Trace(verify=self.config.verify), self.config
+        target = target_for(devices_of(module), config)
+        graph = trace(capture, module, kind)
+        if self.reaches("passes"):
+            graph = trace(optimize, graph, target, config, trace, self.passes.get("passes"))
+        if not self.reaches("lower"):
+            return _by_aten(graph)
+        choices = trace(tune, graph, target, config, trace).choices
+        program = trace(lower, graph, target, config, choices)
+        if self.stage == "lower":
+            return partial(interpreted, program, graph.constants)
+        return self._fused(program, graph, target, choices, trace, _by_aten(capture(module, kind)))
+
+    def _fused(
+        self, program: LoopProgram, graph: Graph, target: Target, choices: Choices, trace: Trace,
+        plain: Boxed,
+    ) -> Boxed:  # fmt: skip
+        config, constants = self.config, graph.constants
+        kernels = trace(fuse, program, target, config, choices)
+        if self.stage == "fuse":
+            return partial(interpreted, kernels, constants)
+        planned = trace(plan, kernels, config)
+        steps = planned.graph.kernels
+        if self.stage == "plan":
+            return partial(interpreted, planned.graph, constants)
+        made = trace.each(schedule, steps, target, config, planned.fresh, choices)
+        if self.stage == "schedule":
+            hook = as_scheduled(steps, made)
+            return partial(interpreted, planned.graph, constants, kernel=hook)
+        placed = _without_arena(planned, is_held=self.stage == "link")
+        source = trace(emit, placed, made, target)
+        assert isinstance(source, Source)
+        if self.stage == "codegen":
+            config = replace(config, cpp=replace(config.cpp, opt_level=0))
+        try:
+            binary = trace(build, source, target, config, trace)
+        except Exception:
+            if self.stage == "codegen":
+                return plain  # for the next stage to raise
+            raise
+        assert isinstance(binary, Binary)
+        if self.stage != "link":
+            hook = as_code(steps, source, binary)
+            return partial(interpreted, placed.graph, constants, kernel=hook)
+        linked = trace(link, placed, source, binary, constants, config, target, graph.frozen)
+        assert isinstance(linked, CompiledGraph)
+        linked.unfolded = plain
+        return linked.call
+
+
+def _by_aten(graph: Graph) -> Boxed:
+    module = graph.module
+    module.recompile()
+
+    def run(args: list[Any]) -> Any:
+        given = list(args)
+        args.clear()
+        return module.forward(*given)
+
+    return run
+
+
+def _without_arena(plan: Plan, is_held: bool) -> Plan:
+    """The same order, with memory of its own for each intermediate. What is made of parameters is
+    not kept from call to call, unless it is to be `held`."""
+    graph = plan.graph if is_held else replace(plan.graph, static=frozenset())
+    lent = plan.lent | set(plan.slots)
+    heirs = plan.heirs if is_held else {}
+    return replace(plan, graph=graph, slots={}, arena_bytes=0, regions=(), heirs=heirs, lent=lent)
+
+
+class BySize:
+    """A graph with symbolic sizes, compiled for each combination of them."""
+
+    def __init__(
+        self, module: torch.fx.GraphModule, compile: Callable[[torch.fx.GraphModule], Boxed]
+    ) -> None:
+        self.module, self.compile = module, compile
+        self.known: dict[tuple[Any, ...], Boxed] = {}
+
+    def __call__(self, args: list[Any]) -> Any:
+        sizes = sizes_of(args)
+        if sizes not in self.known:
+            with COMPILE_LOCK, without_modes():
+                self.known[sizes] = self.compile(specialize(self.module, args))
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        args.clear()
+        return self.known[sizes](tensors)
