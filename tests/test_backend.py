@@ -286,17 +286,30 @@ def test_a_missing_llvmlite_is_named() -> None:
     ],
 )
 def test_litz_debug_prints_its_level(level: int, shown: str) -> None:
-    assert shown in _printed(level) and shown not in _printed(level - 1)
+    assert shown in _printed()[level] and shown not in _printed()[level - 1]
+
+
+# A child for each level, forked before Litz reads its environment.
+LEVELS = """
+import os, sys
+import torch, torch._dynamo
+for level in range(7):
+    if os.fork() == 0:
+        os.environ["LITZ_DEBUG"] = str(level)
+        torch.compile(lambda x: torch.softmax(x, -1), backend="litz")(torch.randn(4, 80))
+        sys.stderr.flush()
+        os._exit(0)
+    assert os.wait()[1] == 0
+    print("LEVEL ENDS", file=sys.stderr, flush=True)
+"""
 
 
 @cache
-def _printed(level: int) -> str:
-    program = (
-        "import torch, litz\n"
-        "f = torch.compile(lambda x: torch.softmax(x, -1), backend='litz')\n"
-        "f(torch.randn(4, 80))\n"
-    )
-    return str(_run(program, LITZ_DEBUG=str(level)).stderr)
+def _printed() -> list[str]:
+    """By level, from none to 6."""
+    done = _run(LEVELS)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.split("LEVEL ENDS")
 
 
 def test_explain_counts_what_is_kept_of_parameters() -> None:
