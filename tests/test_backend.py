@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
+import tomllib
 import warnings
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import litz
 from litz import backend
@@ -80,12 +85,27 @@ def test_mistakes_reach_the_user_through_torch_compile() -> None:
         torch.compile(torch.sin, backend="litz", mode="max-autotun")(x)
 
 
-def test_a_torch_outside_the_range_is_refused() -> None:
-    check_torch("2.11.0+cu130")
-    with pytest.raises(UnsupportedTorch, match=r"2\.11"):
-        check_torch("2.10.1")
-    with pytest.raises(UnsupportedTorch):
-        check_torch("2.14.0a0")
+def _declared() -> SpecifierSet:
+    """The releases of torch with which pip installs Litz."""
+    pyproject = Path(__file__).parents[1] / "pyproject.toml"
+    listed = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
+    (torch_itself,) = (r for r in map(Requirement, listed) if r.name == "torch")
+    return torch_itself.specifier
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.11.2+cu130", "2.13.0+cpu", torch.__version__])
+def test_a_torch_that_the_tests_ran_with_is_accepted(version: str) -> None:
+    check_torch(version)
+    assert version in _declared()
+
+
+@pytest.mark.parametrize("version", ["1.13.0", "2.10.1", "2.12.0", "2.12.1+cu130", "2.14.0a0"])
+def test_a_torch_that_no_test_ran_with_is_refused(version: str) -> None:
+    with pytest.raises(UnsupportedTorch) as refused:
+        check_torch(version)
+    assert version not in _declared()
+    (install,) = re.findall(r'pip install "torch(.*)"', str(refused.value))
+    assert SpecifierSet(install) == _declared()  # pip can read what the message says
 
 
 def _leaves_the_cpu(x: torch.Tensor) -> torch.Tensor:
@@ -266,17 +286,30 @@ def test_a_missing_llvmlite_is_named() -> None:
     ],
 )
 def test_litz_debug_prints_its_level(level: int, shown: str) -> None:
-    assert shown in _printed(level) and shown not in _printed(level - 1)
+    assert shown in _printed()[level] and shown not in _printed()[level - 1]
+
+
+# A child for each level, forked before Litz reads its environment.
+LEVELS = """
+import os, sys
+import torch, torch._dynamo
+for level in range(7):
+    if os.fork() == 0:
+        os.environ["LITZ_DEBUG"] = str(level)
+        torch.compile(lambda x: torch.softmax(x, -1), backend="litz")(torch.randn(4, 80))
+        sys.stderr.flush()
+        os._exit(0)
+    assert os.wait()[1] == 0
+    print("LEVEL ENDS", file=sys.stderr, flush=True)
+"""
 
 
 @cache
-def _printed(level: int) -> str:
-    program = (
-        "import torch, litz\n"
-        "f = torch.compile(lambda x: torch.softmax(x, -1), backend='litz')\n"
-        "f(torch.randn(4, 80))\n"
-    )
-    return str(_run(program, LITZ_DEBUG=str(level)).stderr)
+def _printed() -> list[str]:
+    """By level, from none to 6."""
+    done = _run(LEVELS)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.split("LEVEL ENDS")
 
 
 def test_explain_counts_what_is_kept_of_parameters() -> None:

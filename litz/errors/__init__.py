@@ -156,10 +156,10 @@ class MissingDependency(UserError, ImportError):
 
 
 class UnsupportedTorch(UserError, ImportError):
-    """The installed torch is outside the range that Litz is tested with.
+    """The installed torch is none of the releases that Litz is tested with.
 
     Litz reads graphs that Dynamo and AOTAutograd make, and their form changes between releases.
-    Install a torch inside the range, or a Litz made for yours.
+    Install one of the releases that the message allows, or a Litz made for yours.
     """
 
     def __init__(self, version: str, supported: str) -> None:

@@ -48,7 +48,7 @@ def rule_for(target: Any) -> Rule | None:
 
 def _overloads(namespace: str, name: str) -> list[Any]:
     packet_name, _, overload_name = name.partition(".")
-    # An op that this torch does not have yet (2.11 to 2.13 differ) has nothing to register.
+    # An op that this torch does not have yet (2.11 and 2.13 differ) has nothing to register.
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     if packet is None:
         return []

@@ -29,7 +29,7 @@ from torch.fx.experimental import symbolic_shapes
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
-from litz.errors import VerifyError
+from litz.errors import SizeUnknown, VerifyError
 from litz.ir.graph import Graph, origin_of
 from litz.passes.aliasing import viewed_operand, written_operands
 from litz.passes.layout import is_static
@@ -40,7 +40,8 @@ _UNANSWERED: tuple[type[Exception], ...] = (
     UnsupportedOperatorException,
     NotImplementedError,
     symbolic_shapes.GuardOnDataDependentSymNode,
-    getattr(symbolic_shapes, "_ShapeEnvGuardError", UnsupportedOperatorException),
+    getattr(symbolic_shapes, "_ShapeEnvGuardError", SizeUnknown),  # not before torch 2.13
+    SizeUnknown,
 )
 _CHECKED = ("aten", "prims", "litz")
 

@@ -82,7 +82,8 @@ class Frozen:
 
 # What may still be asked: Dynamo's guards and a look at a module ask for no more.
 _HARMLESS = ("shape", "dtype", "device", "requires_grad", "layout", "is_leaf", "grad", "_version",
-             "ndim", "grad_fn", "is_sparse", "is_quantized", "is_meta")  # fmt: skip
+             "ndim", "grad_fn", "is_sparse", "is_quantized", "is_meta", "nbytes",
+             "itemsize")  # fmt: skip
 _HARMLESS_CALLS = ("size", "stride", "dim", "storage_offset", "numel", "is_inference", "__repr__",
                    "is_conj", "is_neg", "is_contiguous", "untyped_storage", "__hash__")  # fmt: skip
 

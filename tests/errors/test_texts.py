@@ -112,9 +112,9 @@ TEXTS: list[tuple[LitzError, str]] = [
         "triton is not installed. Install it with `pip install litz[gpu]`.",
     ),
     (
-        UnsupportedTorch("2.9.1", ">=2.11,<2.14"),
-        "torch 2.9.1 is installed, and this Litz works with torch >=2.11,<2.14. "
-        'Install one with `pip install "torch>=2.11,<2.14"`.',
+        UnsupportedTorch("2.9.1", ">=2.11,!=2.12.*,<2.14"),
+        "torch 2.9.1 is installed, and this Litz works with torch >=2.11,!=2.12.*,<2.14. "
+        'Install one with `pip install "torch>=2.11,!=2.12.*,<2.14"`.',
     ),
     (
         UnsupportedDevice("mps", ADD),

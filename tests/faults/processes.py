@@ -7,6 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
+# torch 2.11 for CUDA, without a GPU, crashes when two threads of a process compile first, with its
+# own backend `aot_eager` as well.
+THREADS_CRASH_TORCH = (
+    torch.__version__ < "2.13" and torch.version.cuda is not None and not torch.cuda.is_available()
+)
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -27,9 +27,8 @@ from litz.capture import COMPILE_LOCK
 from litz.ir import expr
 from litz.report import unread
 from tests import draws
+from tests.faults.processes import ROOT, THREADS_CRASH_TORCH
 from tests.stages import through_aot
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def together(*works: Callable[[], Any]) -> list[Any]:
@@ -86,8 +85,7 @@ print(len(wrong), sorted(set(wrong)))
 
 
 @pytest.mark.skipif(
-    torch.__version__ < "2.12" and torch.version.cuda is not None and not torch.cuda.is_available(),
-    reason="torch 2.11 for CUDA, without a GPU, crashes itself when a second thread compiles",
+    THREADS_CRASH_TORCH, reason="torch 2.11 for CUDA crashes there itself, without a GPU"
 )
 def test_a_hundred_threads_compile_first(tmp_path: Path) -> None:
     """The backend is found by its entry point, as pyproject.toml has it."""

@@ -57,12 +57,14 @@ def test_other_ops_are_eagers() -> None:
 
 
 def on_gpu(capability: tuple[int, int], function: Any, *inputs: Any, **options: Any) -> Stages:
+    """The stages; the op itself is not run, since a CPU may not have it."""
     found: list[Stages] = []
     target = replace(cuda(capability, 132), device="cpu")
 
     def compiler(module: torch.fx.GraphModule) -> Any:
         found.append(staged(module, target, snapshot(options), inputs))
-        return module.forward
+        results = [node.meta["val"] for node in module.graph.output_node().args[0]]
+        return lambda *_: results
 
     with torch.no_grad():
         through_aot(function, compiler)(*inputs)
@@ -91,6 +93,15 @@ def scaled(out: torch.dtype | None = torch.bfloat16) -> Any:
     return function
 
 
+def _by_eager(scales: Any, bias: Any, out: torch.dtype) -> torch.Tensor:
+    """Eager of torch 2.11 has no scales of rows and columns on a CPU: they follow its product."""
+    if torch.__version__ >= "2.13" or scales is ONE:
+        return scaled(out)(A, W, *scales, *bias)
+    one = torch.tensor(1.0)
+    product = scaled(torch.float32)(A, W, one, one) * scales[0] * scales[1]
+    return sum((b.float() for b in bias), product).to(out)
+
+
 @pytest.mark.parametrize("out", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("scales", [ONE, (torch.rand(48, 1), torch.rand(1, 80))])
 def test_a_scaled_product_is_eagers(scales: Any, out: torch.dtype) -> None:
@@ -98,7 +109,7 @@ def test_a_scaled_product_is_eagers(scales: Any, out: torch.dtype) -> None:
     made = on_gpu((9, 0), scaled(out), A, W, *scales, *bias, **OURS)
     assert [k.choice.depth > 0 for k in made.scheduled] == [True]
     found = torch.from_numpy(made.lowered()[0]).float()
-    eager = scaled(out)(A, W, *scales, *bias).float()
+    eager = _by_eager(scales, bias, out).float()
     exact = {torch.bfloat16: 2**-7, torch.float16: 2**-10}.get(out, 1e-5)
     torch.testing.assert_close(found, eager, rtol=exact, atol=exact)
 

@@ -25,6 +25,9 @@ CASES = [
     ("soft margin", (BF16, F32)),
     ("soft margin, each", (BF16, F32)),
 ]
+# The backward of torch 2.11 wants one type of these losses, so that eager gets one there: autograd
+# casts the gradient back, and results and gradients have the types of 2.13.
+ONE_TYPE = ("mean square",) if torch.__version__ < "2.13" else ()
 # Of eager's own results, in which these types differ from float64.
 ROUNDING = {BF16: 2e-2, F32: 1e-5, F64: 1e-5}
 
@@ -36,7 +39,8 @@ def test_mixed_types(name: str, types: tuple[torch.dtype, torch.dtype]) -> None:
     x, y = (torch.randn(6, 8, generator=generator).to(t) for t in types)
     x.requires_grad_()
     loss = LOSSES[name]
-    expected = loss(x, y)
+    wide = torch.promote_types(*types)
+    expected = loss(x.to(wide), y.to(wide)) if name in ONE_TYPE else loss(x, y)
     gradients = torch.autograd.grad(expected.sum(), x)
     found = torch.compile(loss, backend="litz", options={"on_error": "raise"})(x, y)
     allowed = ROUNDING[types[0]]
