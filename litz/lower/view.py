@@ -13,6 +13,7 @@ import torch
 
 from litz.ir.expr import Expr, apply, integer
 from litz.ir.index import ONE, ZERO, product, ravel, simplify, unravel
+from litz.ir.program import Buffer
 from litz.ir.sizes import at_least, difference, named, total
 from litz.lower.registry import rule
 from litz.lower.symbols import size_of, sizes, strides
@@ -179,6 +180,7 @@ def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
     """An address into the base's storage, read back as an index of the base."""
     base = x.buffer
     start = difference(size_of(like.storage_offset()), low.base_offset[base])
+    _check_reach(low, base, like, start)
     flat = start
     for p, s in zip(positions(sizes(like.shape)), strides(like.stride()), strict=True):
         flat = apply("add", flat, apply("mul", p, s))
@@ -191,7 +193,17 @@ def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
     )
 
 
-def _index_at_address(low: Lowering, base: Any, flat: Expr) -> tuple[Expr, ...]:
+def _check_reach(low: Lowering, base: Buffer, like: torch.Tensor, start: Expr) -> None:
+    """An input may be part of a larger tensor, of which we are given no more. Sizes are those seen
+    while tracing: a window that is inside then is meant to be."""
+    shape, steps = sizes(like.shape), strides(like.stride())
+    last = sum((n.hint - 1) * step.hint for n, step in zip(shape, steps, strict=True))
+    inside = 0 <= start.hint <= start.hint + last < product(base.shape).hint
+    if not inside and all(n.hint for n in shape):
+        raise low.unsupported("its window reaches outside of the tensor that the graph is given")
+
+
+def _index_at_address(low: Lowering, base: Buffer, flat: Expr) -> tuple[Expr, ...]:
     """Invert a dense layout: largest stride first, each digit of the address is an index."""
     order = sorted(range(len(base.shape)), key=lambda d: -base.strides[d].hint)
     expected: Expr = ONE

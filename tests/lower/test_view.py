@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 from tests.lower.agreement import Function, agree, numbers
 
@@ -151,3 +152,22 @@ def test_few_elements(shape: tuple[int, ...]) -> None:
         "where": lambda x: torch.where(x > 0, x, 0),
     }
     agree(table, numbers(torch.float32, *shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_a_window_outside_of_what_is_given_is_eagers(dtype: torch.dtype) -> None:
+    """An input that is part of a larger tensor: no copy of it would hold all of the window."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return x.as_strided((8,), (1,), 5) + 1
+
+    x = torch.arange(20).to(dtype)
+    torch._dynamo.reset()
+    with pytest.raises(BackendCompilerFailed, match="its window reaches outside"):
+        torch.compile(run, backend="litz", options={"on_error": "raise"})(x[3:7])
+    torch._dynamo.reset()
+    fast = torch.compile(run, backend="litz")
+    assert torch.equal(fast(x[3:7]), run(x[3:7]))
+    torch._dynamo.reset()
+    inside = torch.compile(run, backend="litz", options={"on_error": "raise"})
+    assert torch.equal(inside(x[3:14]), run(x[3:14]))
