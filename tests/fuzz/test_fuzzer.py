@@ -24,6 +24,7 @@ from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
 from litz.fuzz.program import POSITIVE, Input, Manner, Program, Step, namespace
 from litz.fuzz.reference import run_wide
+from litz.report import Explanation
 from tests.fuzz.hunting import USES_SINE, WRONG_SINE, command
 
 BOUNDS = {"debug_index_asserts": True}
@@ -186,6 +187,16 @@ def test_an_integer_on_the_edge_of_rounding_is_not_judged(monkeypatch: pytest.Mo
     monkeypatch.setattr("litz.fuzz.compare.Compiled", lambda *_: _Impostor(lambda t: [t == t]))
     assert check(lambda t: [(t / 3) * 3 >= t], [x]) is None
     assert check(lambda t: [t >= t + 1], [x]) is not None
+
+
+def test_an_op_that_litz_refuses_is_noted_and_no_find() -> None:
+    """Such a graph runs as eager: how an overlapping input lies is not known to kernels."""
+    notes = Explanation()
+    overlapping = [data(1, (1, 2), torch.float32).expand(2, 2)]
+    given = (lambda x: [x[..., ::2].as_strided((2, 1), (1, 2))], overlapping)
+    assert check(*given, notes=notes) is None
+    (fallback,) = notes.fallbacks
+    assert "as_strided" in fallback.reason
 
 
 # -- the shrinker ----------------------------------------------------------------------------

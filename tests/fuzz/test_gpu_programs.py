@@ -15,14 +15,7 @@ def outcome() -> Outcomes:
     return outcomes("tests.fuzz.gpu_cases")
 
 
-# The interpreter refuses a scatter of what has one element into what has one: its kernel stores a
-# block through one pointer. On a GPU such a program ran.
-KNOWN = {"17"}
-
-
-@pytest.mark.parametrize(
-    "seed", [pytest.param(s, marks=pytest.mark.xfail if s in KNOWN else ()) for s in PROGRAMS]
-)
+@pytest.mark.parametrize("seed", PROGRAMS)
 def test_a_gpus_kernels_give_what_eager_gives(seed: str, outcome: Outcomes) -> None:
     assert seed in outcome, f"the process ended in {list(outcome)[-1]}, or the program after it"
     assert not outcome[seed][0], outcome[seed][0]
