@@ -83,9 +83,12 @@ class Widened(TorchFunctionMode):
             near = iter([self._near(t, d) for t, d in zip(given, types_seen, strict=True)])
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(near), (args, kwargs))
             result = function(*args, **kwargs)
+        if _name(function) == "to" and given and self.seen[self.at] is not types_seen[0]:
+            result = result.clone()  # as eager's is, though float64 is what it was
         for tensor in changed_by(function, args, result):
             dtype = self._next()
-            is_new = memory(tensor) not in before and bool(before)
+            is_made = bool(before) or _name(function) == "linspace"  # numbers that round, of none
+            is_new = memory(tensor) not in before and is_made
             if tensor.is_floating_point() and (is_new or writes(function)):
                 # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
                 rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))

@@ -23,7 +23,8 @@ from litz.fuzz.dynamo import ThroughDynamo, with_gradients
 from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
 from litz.fuzz.program import POSITIVE, Input, Manner, Program, Step, namespace
-from litz.fuzz.reference import run_wide
+from litz.fuzz.reference import Watched, run_wide
+from litz.report import Explanation
 from tests.fuzz.hunting import USES_SINE, WRONG_SINE, command
 
 BOUNDS = {"debug_index_asserts": True}
@@ -122,6 +123,27 @@ def test_float64_runs_share_memory_as_eager_does() -> None:
     assert torch.equal(after, result)
 
 
+def test_a_cast_is_a_copy_in_float64_where_it_is_one_in_eager() -> None:
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        y = x.to(torch.float16)
+        y.add_(1)
+        return [y]
+
+    seen: list[torch.dtype] = []
+    x = torch.zeros(3)
+    with Watched(seen):
+        program(x)
+    result, kept = run_wide(program, [x], seen, 0)
+    assert torch.equal(result, torch.ones(3, dtype=torch.float64))
+    assert torch.equal(kept, torch.zeros(3, dtype=torch.float64))
+
+
+def test_numbers_made_of_none_may_be_rounded() -> None:
+    seen = [torch.float32]
+    exact, noisy = (run_wide(lambda: [torch.linspace(0, 1, 99)], [], seen, n)[0] for n in (0, 1))
+    assert 0 < (exact - noisy).abs().max() <= 2**-23
+
+
 def right(x: torch.Tensor) -> list[torch.Tensor]:
     y = x.sin()
     x.mul_(2)
@@ -186,6 +208,16 @@ def test_an_integer_on_the_edge_of_rounding_is_not_judged(monkeypatch: pytest.Mo
     monkeypatch.setattr("litz.fuzz.compare.Compiled", lambda *_: _Impostor(lambda t: [t == t]))
     assert check(lambda t: [(t / 3) * 3 >= t], [x]) is None
     assert check(lambda t: [t >= t + 1], [x]) is not None
+
+
+def test_an_op_that_litz_refuses_is_noted_and_no_find() -> None:
+    """Such a graph runs as eager: how an overlapping input lies is not known to kernels."""
+    notes = Explanation()
+    overlapping = [data(1, (1, 2), torch.float32).expand(2, 2)]
+    given = (lambda x: [x[..., ::2].as_strided((2, 1), (1, 2))], overlapping)
+    assert check(*given, notes=notes) is None
+    (fallback,) = notes.fallbacks
+    assert "as_strided" in fallback.reason
 
 
 # -- the shrinker ----------------------------------------------------------------------------
