@@ -247,6 +247,29 @@ def _of_probabilities(
     return decomposition(x, target, *args, **kw)
 
 
+# Batch norms, with the position of the image among their arguments.
+BATCH_NORMS = {
+    aten.native_batch_norm: 0,
+    aten._native_batch_norm_legit: 0,
+    aten._native_batch_norm_legit_functional: 0,
+    aten._native_batch_norm_legit_no_training: 0,
+    aten._batch_norm_with_update_functional: 0,
+    aten._batch_norm_no_update: 0,
+    aten.native_batch_norm_backward: 1,
+    aten.batch_norm_backward: 1,
+}
+
+
+def _in_memory_format(
+    decomposition: Callable[..., Any], place: int, *args: Any, **kwargs: Any
+) -> Any:
+    """A norm of images, laid out as eager lays it out; its decomposition keeps any strides."""
+    first, *others = decomposition(*args, **kwargs)
+    if first is not None:
+        first = first.contiguous(memory_format=suggest_memory_format(args[place]))
+    return (first, *others)
+
+
 # Ours: torch has no decomposition of these, or one that gives other numbers than eager, or that
 # takes what eager refuses.
 OURS = {
@@ -279,6 +302,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     if not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax"):  # before 2.13
         for overload in MAYBE_OF_NOTHING:
             table[overload] = partial(_of_maybe_nothing, table[overload])
+    for packet, place in BATCH_NORMS.items():
+        for overload in (getattr(packet, name) for name in packet.overloads()):
+            if overload in table:
+                table[overload] = partial(_in_memory_format, table[overload], place)
     entropy = aten.binary_cross_entropy.default
     table[entropy] = partial(_of_probabilities, table[entropy])
     for packet in KEPT_WHOLE:

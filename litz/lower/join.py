@@ -206,6 +206,7 @@ def _as_strided_scatter(
 ) -> View:  # fmt: skip
     """x with a strided window on its storage replaced: the digits of an address are its index."""
     dtype = dtype_of(like.dtype)
+    begins = total((low.base_offset[x.buffer], x.offset))  # in eager's memory
     order = sorted((d for d in range(len(size)) if size[d] > 1), key=lambda d: -stride[d])
     reach = 1
     for d in reversed(order):
@@ -214,8 +215,7 @@ def _as_strided_scatter(
         reach = stride[d] * size[d]
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        offset = int(like.storage_offset())
-        left: Expr = integer(offset - (offset if start is None else start))
+        left = ZERO if start is None else difference(begins, size_of(start))
         for i, step in zip(p, like.stride(), strict=True):
             left = simplify(apply("add", left, apply("mul", i, integer(step))))
         tests = [between(left, 0, reach)]

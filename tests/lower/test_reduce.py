@@ -210,3 +210,15 @@ def test_a_sum_of_many_halves_is_carried_in_floats() -> None:
     x = torch.full((4, 5000), 0.1, dtype=torch.bfloat16)
     result = compiled(lambda x: x.sum(1))(x)
     assert torch.equal(result, x.float().sum(1).bfloat16())
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norms_lay_images_out_as_eager_does(training: bool) -> None:
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, torch.zeros(5), torch.ones(5), training=training)
+
+    plain = numbers(torch.float32, 2, 5, 4, 3)
+    last = plain.contiguous(memory_format=torch.channels_last)
+    rows = numbers(torch.float32, 2, 4, 5).transpose(1, 2)
+    for image in (plain, last, plain.transpose(2, 3), plain[:1].expand(2, 5, 4, 3), rows):
+        agree(norm, image)

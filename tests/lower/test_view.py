@@ -171,3 +171,17 @@ def test_a_window_outside_of_what_is_given_is_eagers(dtype: torch.dtype) -> None
     torch._dynamo.reset()
     inside = torch.compile(run, backend="litz", options={"on_error": "raise"})
     assert torch.equal(inside(x[3:14]), run(x[3:14]))
+
+
+@pytest.mark.parametrize("start", [None, 1, 2, 5])
+def test_a_scattered_window_counts_from_eagers_memory(start: int | None) -> None:
+    """Also of an input, or of what is made of it, that begins inside of a larger tensor."""
+
+    def run(x: torch.Tensor, new: torch.Tensor) -> list[torch.Tensor]:
+        window = ((2,), (2,), start)
+        made = (x * 2)[1:]
+        return [torch.as_strided_scatter(x, new, *window),
+                torch.as_strided_scatter(made, new, *window)]  # fmt: skip
+
+    base, new = numbers(torch.float32, 12), numbers(torch.float32, 2, seed=1)
+    agree(run, base[1:11], new)

@@ -243,11 +243,17 @@ def _assert_right(found: Any, expected: Any, op: Any, sample: Any, way: Way) -> 
         _assert_same(found, expected, values=False)
         inputs, call = _flat(op, sample, way)
         meant = meaning(call, inputs)
-        if not meant.noisy or not _is_measure(meant):
+        if not meant.noisy or not (_is_measure(meant) or _is_measure(_wider(call, inputs))):
             raise
         ours = [t.cpu() for t in _tensors(found)]  # its layout and place were compared above
         failure = judge("litz", meant, ours + meant.inputs, meant.inputs)
         assert failure is None or failure.kind in ("aliasing", "strides"), str(failure)
+
+
+def _wider(call: Callable[..., list[torch.Tensor]], inputs: list[torch.Tensor]) -> Meaning:
+    """Halves as float32: of the 300,000 that it adds to one element, eager may lose all but a few
+    hundred, and then says nothing about float64."""
+    return meaning(call, [t.float() if _is_half(t) else t for t in inputs])
 
 
 def _is_measure(meant: Meaning) -> bool:
