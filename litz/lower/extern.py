@@ -93,7 +93,7 @@ def _counted_from_operand(
             return None
         begins = total((low.base_offset[args[0].buffer], args[0].offset))
         offset = difference(size_of(given), begins)
-        if not at_least(offset, ZERO):
+        if begins is not ZERO and not at_least(offset, ZERO):  # no memory is before a beginning
             raise low.unsupported("its window may begin before its operand")
         return offset.number if offset.is_const else offset
 
