@@ -16,7 +16,11 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._decomp import decompositions as torch_decompositions
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import (
+    make_channels_last_strides_for,
+    make_contiguous_strides_for,
+    suggest_memory_format,
+)
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
@@ -266,8 +270,23 @@ def _in_memory_format(
     """A norm of images, laid out as eager lays it out; its decomposition keeps any strides."""
     first, *others = decomposition(*args, **kwargs)
     if first is not None:
-        first = first.contiguous(memory_format=suggest_memory_format(args[place]))
+        layout = _format_of(args[place])
+        dense = layout is torch.contiguous_format
+        strides_for = make_contiguous_strides_for if dense else make_channels_last_strides_for
+        if tuple(first.stride()) != tuple(strides_for(first.shape)):
+            first = first.clone(memory_format=layout)
     return (first, *others)
+
+
+def _format_of(image: torch.Tensor) -> torch.memory_format:
+    """The one that eager's norms give the result. Where dimensions of size one leave it open, rows
+    come before channels, and channels before what strides suggest."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
+    if image.is_contiguous():
+        return torch.contiguous_format
+    if last is not None and image.is_contiguous(memory_format=last):
+        return last
+    return suggest_memory_format(image)
 
 
 # Ours: torch has no decomposition of these, or one that gives other numbers than eager, or that

@@ -220,5 +220,6 @@ def test_batch_norms_lay_images_out_as_eager_does(training: bool) -> None:
     plain = numbers(torch.float32, 2, 5, 4, 3)
     last = plain.contiguous(memory_format=torch.channels_last)
     rows = numbers(torch.float32, 2, 4, 5).transpose(1, 2)
-    for image in (plain, last, plain.transpose(2, 3), plain[:1].expand(2, 5, 4, 3), rows):
+    flat = numbers(torch.float32, 2, 1, 1, 5).permute(1, 3, 2, 0)  # dimensions of size one
+    for image in (plain, last, plain.transpose(2, 3), plain[:1].expand(2, 5, 4, 3), rows, flat):
         agree(norm, image)
