@@ -251,7 +251,33 @@ def _of_probabilities(
     return decomposition(x, target, *args, **kw)
 
 
-# Batch norms, with the position of the image among their arguments.
+def _result_format(image: torch.Tensor) -> torch.memory_format:
+    """The one that eager's batch norms give their result. Where dimensions of size one leave it
+    open, rows come before channels, and channels before what strides suggest."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
+    if image.is_contiguous():
+        return torch.contiguous_format
+    if last is not None and image.is_contiguous(memory_format=last):
+        return last
+    return suggest_memory_format(image)
+
+
+def _in_memory_format(
+    decomposition: Callable[..., Any], place: int, *args: Any, **kwargs: Any
+) -> Any:
+    """A batch norm, laid out as eager lays it out on a CPU; its decomposition keeps any strides, as
+    eager's kernel does on a GPU. The image is argument 0, and 1 of a backward."""
+    first, *others = decomposition(*args, **kwargs)
+    if first is not None and first.device.type == "cpu":
+        layout = (_result_format, suggest_memory_format)[place](args[place])
+        dense = layout is torch.contiguous_format
+        strides_for = make_contiguous_strides_for if dense else make_channels_last_strides_for
+        if tuple(first.stride()) != tuple(strides_for(first.shape)):
+            first = first.clone(memory_format=layout)
+    return (first, *others)
+
+
+# With the position of the image among their arguments.
 BATCH_NORMS = {
     aten.native_batch_norm: 0,
     aten._native_batch_norm_legit: 0,
@@ -262,31 +288,6 @@ BATCH_NORMS = {
     aten.native_batch_norm_backward: 1,
     aten.batch_norm_backward: 1,
 }
-
-
-def _in_memory_format(
-    decomposition: Callable[..., Any], place: int, *args: Any, **kwargs: Any
-) -> Any:
-    """A norm of images, laid out as eager lays it out; its decomposition keeps any strides."""
-    first, *others = decomposition(*args, **kwargs)
-    if first is not None:
-        layout = _format_of(args[place])
-        dense = layout is torch.contiguous_format
-        strides_for = make_contiguous_strides_for if dense else make_channels_last_strides_for
-        if tuple(first.stride()) != tuple(strides_for(first.shape)):
-            first = first.clone(memory_format=layout)
-    return (first, *others)
-
-
-def _format_of(image: torch.Tensor) -> torch.memory_format:
-    """The one that eager's norms give the result. Where dimensions of size one leave it open, rows
-    come before channels, and channels before what strides suggest."""
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
-    if image.is_contiguous():
-        return torch.contiguous_format
-    if last is not None and image.is_contiguous(memory_format=last):
-        return last
-    return suggest_memory_format(image)
 
 
 # Ours: torch has no decomposition of these, or one that gives other numbers than eager, or that

@@ -221,5 +221,10 @@ def test_batch_norms_lay_images_out_as_eager_does(training: bool) -> None:
     last = plain.contiguous(memory_format=torch.channels_last)
     rows = numbers(torch.float32, 2, 4, 5).transpose(1, 2)
     flat = numbers(torch.float32, 2, 1, 1, 5).permute(1, 3, 2, 0)  # dimensions of size one
+    fast = torch.compile(norm, backend="litz", dynamic=False, options={"on_error": "raise"})
     for image in (plain, last, plain.transpose(2, 3), plain[:1].expand(2, 5, 4, 3), rows, flat):
+        torch._dynamo.reset()
         agree(norm, image)
+        x = image.detach().requires_grad_()
+        ours, eager = (torch.autograd.grad(f(x).cos().sum(), x)[0] for f in (fast, norm))
+        torch.testing.assert_close(ours, eager, check_stride=True)
