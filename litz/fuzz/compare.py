@@ -130,19 +130,19 @@ def check_calls(
     manner: Manner = PLAIN,
     parameters: Sequence[int] = (),
     notes: Explanation | None = None,
+    device: str = "cpu",
 ) -> Failure | None:
-    """Compile once through torch.compile and call in turn; each call is judged by itself."""
+    """Compile once through torch.compile and call in turn; each call is judged by itself. Eager
+    runs on the CPU, Litz's code on a device."""
     meant = [meaning(meant_by(function, manner), inputs) for inputs in calls]
     given = (manner, parameters)
-    ours = failure_of_calls(
-        ThroughDynamo(function, options or {}, *given, notes=notes), meant, calls, labels,
-        manner.threads,
-    )  # fmt: skip
+    compiled = ThroughDynamo(function, options or {}, *given, notes=notes, device=device)
+    ours = failure_of_calls(compiled, meant, calls, labels, manner.threads)
     if ours is None or _is_refused(ours, notes):
         return None
     if _is_misforetold(function, meant[ours.call], calls[ours.call], ours):
         return None
-    theirs = ThroughDynamo(function, {}, *given, backend="aot_eager")
+    theirs = ThroughDynamo(function, {}, *given, backend="aot_eager", device=device)
     torchs = failure_of_calls(theirs, meant, calls, labels)
     is_torchs = torchs is not None and (torchs.kind, torchs.label) == (ours.kind, ours.label)
     return None if is_torchs else ours
@@ -247,10 +247,12 @@ def assert_calls_same(
     calls: Sequence[Sequence[torch.Tensor]],
     options: Mapping[str, Any] | None = None,
     parameters: Sequence[int] = (),
+    device: str = "cpu",
     **manner: Any,
 ) -> None:
     """The same for a script that calls more than once, for gradients or from threads."""
-    failure = check_calls(function, calls, options, (), Manner(**manner), parameters)
+    given = (options, (), Manner(**manner), parameters)
+    failure = check_calls(function, calls, *given, device=device)
     assert failure is None, str(failure)
 
 

@@ -2,7 +2,8 @@
 
 In: a function, flags and a `Manner`. Out: its results, call by call. Where a module holds some of
 the inputs as parameters, those are written to before each call, in one of the ways that programs
-do. Nothing falls back to eager: what fails, raises. Example: `ThroughDynamo(f, {}, Manner())([x])`.
+do. Inputs are on the CPU, and so are results; the code may be for another device. Nothing falls
+back to eager: what fails, raises. Example: `ThroughDynamo(f, {}, Manner())([x])`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from litz.backend import litz
 from litz.fuzz.program import Manner
+from litz.fuzz.runs import Elsewhere
 from litz.report import Explanation, unread
 
 Function = Callable[..., Any]
@@ -50,7 +52,8 @@ def _leaf(tensor: torch.Tensor) -> torch.Tensor:
 
 def _weighed(result: torch.Tensor) -> torch.Tensor:
     """Every element counts, and each by another weight."""
-    weights = torch.arange(result.numel(), dtype=torch.float64).cos().reshape(result.shape)
+    count = torch.arange(result.numel(), dtype=torch.float64, device=result.device)
+    weights = count.cos().reshape(result.shape)
     return (result * weights.to(result.dtype)).sum(dtype=torch.float64)
 
 
@@ -95,8 +98,10 @@ class ThroughDynamo:
     def __init__(
         self, function: Function, options: Mapping[str, Any], manner: Manner,
         parameters: Sequence[int] = (), backend: Any = None, notes: Explanation | None = None,
+        device: str = "cpu",
     ) -> None:  # fmt: skip
         torch._dynamo.reset()
+        self.device = device
         self.function, self.manner, self.parameters = function, manner, tuple(parameters)
         self.notes, self.calls = unread() if notes is None else notes, 0
         self.backend: Any = backend or self._backend
@@ -126,7 +131,7 @@ class ThroughDynamo:
             return list(zip(pool.map(self._run, given), given, strict=True))
 
     def _write(self, inputs: Sequence[torch.Tensor]) -> None:
-        held = {k: inputs[k] for k in self.parameters}
+        held = {k: inputs[k].to(self.device) for k in self.parameters}
         if self.compiled is None:
             self.compiled = self._compile(held)
         elif self.holder is not None:
@@ -134,6 +139,15 @@ class ThroughDynamo:
         self.calls += 1
 
     def _run(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+        if self.device == "cpu":
+            return self._run_there(inputs)
+        there = Elsewhere(self.device)
+        given = [there.moved(t) for t in inputs]
+        with torch.device(self.device):
+            results = self._run_there(given)
+        return there.back(results)
+
+    def _run_there(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         if not self.manner.gradients:
             with torch.no_grad():
                 return list(self._called(*inputs))

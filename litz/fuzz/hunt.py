@@ -84,10 +84,10 @@ def signature(failure: Failure) -> str:
 
 def judge(program: Program, notes: Explanation | None = None) -> Failure | None:
     """What is wrong with a program; what was compiled of it is added to `notes`."""
-    if not program.is_plain and program.device == "cpu":  # several calls are those of a CPU yet
+    if not program.is_plain:
         calls = [program.fresh_inputs(k) for k in range(program.calls)]
         often = program.function(), calls, program.options, program.labels
-        return check_calls(*often, program.manner, program.parameters, notes)
+        return check_calls(*often, program.manner, program.parameters, notes, program.device)
     once = program.function(), program.fresh_inputs(), program.options, program.labels
     return check(*once, program.device, notes=notes)
 

@@ -86,7 +86,7 @@ def _dies(judged: Judged, partway: Partway | None, like: Failure) -> bool:
 def _judge_of(program: Program) -> Judged:
     """Runs the calls of a program; what they should give is found once."""
     function, labels, options = program.function(), program.labels, program.options
-    if program.is_plain or program.device != "cpu":
+    if program.is_plain:
         inputs = program.fresh_inputs()
         meant = meaning(function, inputs)
 
@@ -103,7 +103,7 @@ def _judge_of(program: Program) -> Judged:
     def often(partway: Partway | None) -> Failure | None:
         backend = None if partway is None else partway.backend
         given = (program.manner, program.parameters, backend)
-        run = ThroughDynamo(function, options, *given)
+        run = ThroughDynamo(function, options, *given, device=program.device)
         is_code = partway is None or partway.stage == "link"
         threads = program.manner.threads if is_code else 1
         return failure_of_calls(run, every, calls, labels, threads)

@@ -205,6 +205,7 @@ class Program:
             lines += [f"{i.name} = {i.text_at(call)}" for i in self.inputs]
             lines.append(f"calls.append([{', '.join(self.arguments)}])")
         manner = self.manner.text + (f", parameters={self.parameters}" if self.parameters else "")
+        manner += f", device={self.device!r}" if self.device != "cpu" else ""
         lines.append(f"assert_calls_same(program, calls, {dict(self.options)!r}{manner})")
         return "\n".join(lines) + "\n"
 

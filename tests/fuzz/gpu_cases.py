@@ -12,8 +12,9 @@ import sys
 import warnings
 from typing import Any
 
-from litz.fuzz.compare import check
+from litz.fuzz.compare import Failure, check, check_calls
 from litz.fuzz.generate import generate
+from litz.fuzz.program import Program
 from tests.codegen.triton.apart import told
 
 PROGRAMS = [str(seed) for seed in range(24)]
@@ -25,11 +26,19 @@ def run(name: str) -> list[dict[str, Any]]:
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     program = generate(int(name))
-    given = program.function(), program.fresh_inputs(), program.options, program.labels
     with there.interpreting():
-        failure = check(*given, judged=("litz",))
+        failure = judged(program)
     assert failure is None, f"{failure}\n{program.text()}"
     return []
+
+
+def judged(program: Program) -> Failure | None:
+    """At the sizes of all its calls, for its gradients and by threads, as a hunt calls it."""
+    function, rest = program.function(), (program.options, program.labels)
+    calls = [program.fresh_inputs(k) for k in range(program.calls)]
+    if program.is_plain:
+        return check(function, calls[0], *rest, judged=("litz",))
+    return check_calls(function, calls, *rest, program.manner, program.parameters)
 
 
 if __name__ == "__main__":

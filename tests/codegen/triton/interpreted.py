@@ -10,6 +10,7 @@ belongs in a process that has TRITON_INTERPRET=1. Example:
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -65,6 +66,9 @@ LAUNCH = ctypes.CFUNCTYPE(
 NOWHERE = torch.zeros(64, 64, dtype=torch.uint8)
 SIZES = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "fp64": ctypes.c_double}
 
+
+# The interpreter's grid, and `Bounds`, are the process's: threads launch one after the other.
+ONE_LAUNCH = threading.Lock()
 
 OTHER_NAMES = {"rint": "round", "normcdfinv": "ndtri"}
 
@@ -296,7 +300,8 @@ class Interpreted:
             return NO_CONTEXT
         self.launches += 1
         try:
-            self._run(self.source.kernels[function - 1], grid, parameters)
+            with ONE_LAUNCH:
+                self._run(self.source.kernels[function - 1], grid, parameters)
         except Exception as error:
             self.error = error
             return 1
