@@ -159,7 +159,9 @@ def fuzz(
     for table in fuzzing.tables(tally.coverage) if coverage else ():
         _print(table)
     console.print(str(tally))
-    if tally.finds:
+    if tally.is_void:
+        console.print("most programs were set aside: this hunt says nothing")
+    if tally.finds or tally.is_void:
         raise typer.Exit(1)
 
 

@@ -13,7 +13,8 @@ ulps where the noise moves it by one (ours state up to 4), and a sum rounds more
 An integer that the noise itself changes is on an edge, and nothing is said about it. A value that
 seems wrong is held against many more runs with noise before it counts. What torch's own capture
 gets wrong, with eager behind it instead of Litz, is not held against Litz. Nor is an op that Litz
-says it cannot compile: such a graph runs as eager.
+says it cannot compile: such a graph runs as eager. Nor what has no float64 to be held against. Such
+a failure is set aside: it is returned, and its `who` says why, so that a hunt can count them.
 """
 
 from __future__ import annotations
@@ -35,13 +36,17 @@ from litz.fuzz.runs import Compiled, promised, traced
 from litz.report import Explanation, Fallback
 
 EAGER, SPREAD = 2.0, 8.0
+# Who a failure that is set aside is put down to: torch's capture is wrong alike, Litz says that it
+# cannot compile an op, float64 fails where the program's own types do not.
+TORCH, REFUSED, REFERENCE = "torch", "refused", "reference"
 RUNS, MORE_RUNS = 3, 40  # with noise: of every program, and of one whose values seem wrong
 Tensors = list[torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`who` (litz or interpreter) is wrong in a way (`kind`) that a shrunk program must share."""
+    """`who` (litz or interpreter, or what it is set aside for) is wrong in a way (`kind`) that a
+    shrunk program must share."""
 
     who: str
     kind: str
@@ -49,6 +54,10 @@ class Failure:
     label: int = -1  # which result, if it is one
     call: int = 0
     stage: str = ""  # at which it goes wrong, if that was looked for
+
+    @property
+    def is_set_aside(self) -> bool:
+        return self.who in (TORCH, REFUSED, REFERENCE)
 
     def __str__(self) -> str:
         found = f"{self.who}: {self.kind}: {self.text}"
@@ -70,12 +79,19 @@ class Meaning:
         return replace(self, noisy=_runs(self.run, MORE_RUNS))
 
 
+class NoReference(Exception):
+    """The function runs in its own types, and fails in float64."""
+
+
 def meaning(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Meaning:
     seen: list[torch.dtype] = []
     given = copy.deepcopy(list(inputs))
     with torch.no_grad(), Watched(seen):
         eager = list(function(*given)) + given
-    exact = run_wide(function, inputs, seen, 0)
+    try:
+        exact = run_wide(function, inputs, seen, 0)
+    except RuntimeError as error:  # attention saves other values of a float64 for its gradient
+        raise NoReference(str(error)) from error
     run = partial(run_wide, function, inputs, seen, 1)
     return Meaning(given, eager, exact, _runs(run, RUNS), run)
 
@@ -101,15 +117,19 @@ def check(
     """Run eager, Litz and the interpreter. Options are flags by their dotted names. Eager runs on
     the CPU, Litz's code on a device; the interpreter reads a CPU's kernels alone. What was compiled
     is added to `notes`."""
-    meant = meaning(function, inputs)
+    try:
+        meant = meaning(function, inputs)
+    except NoReference as error:
+        return Failure(REFERENCE, "float64", str(error))
     compiled = Compiled(function, options or {}, device, notes)
     for who in judged if device == "cpu" else ("litz",):
         compiled.interpret = who == "interpreter"
         failure = failure_of_run(who, compiled, meant, inputs, labels)
         if failure is not None:
-            if _is_refused(failure, notes) or _torch_fails(function, meant, inputs, failure):
-                return None
-            return failure
+            if _is_refused(failure, notes):
+                return replace(failure, who=REFUSED)
+            is_torchs = _torch_fails(function, meant, inputs, failure)
+            return replace(failure, who=TORCH) if is_torchs else failure
     return None
 
 
@@ -134,18 +154,23 @@ def check_calls(
 ) -> Failure | None:
     """Compile once through torch.compile and call in turn; each call is judged by itself. Eager
     runs on the CPU, Litz's code on a device."""
-    meant = [meaning(meant_by(function, manner), inputs) for inputs in calls]
+    try:
+        meant = [meaning(meant_by(function, manner), inputs) for inputs in calls]
+    except NoReference as error:
+        return Failure(REFERENCE, "float64", str(error))
     given = (manner, parameters)
     compiled = ThroughDynamo(function, options or {}, *given, notes=notes, device=device)
     ours = failure_of_calls(compiled, meant, calls, labels, manner.threads)
-    if ours is None or _is_refused(ours, notes):
+    if ours is None:
         return None
+    if _is_refused(ours, notes):
+        return replace(ours, who=REFUSED)
     if _is_misforetold(function, meant[ours.call], calls[ours.call], ours):
-        return None
+        return replace(ours, who=TORCH)
     theirs = ThroughDynamo(function, {}, *given, backend="aot_eager", device=device)
     torchs = failure_of_calls(theirs, meant, calls, labels)
     is_torchs = torchs is not None and (torchs.kind, torchs.label) == (ours.kind, ours.label)
-    return None if is_torchs else ours
+    return replace(ours, who=TORCH) if is_torchs else ours
 
 
 def meant_by(function: Callable[..., Any], manner: Manner) -> Callable[..., Any]:
@@ -239,7 +264,7 @@ def assert_same(
 ) -> None:
     """What a stored script calls: fails as long as Litz does."""
     failure = check(function, inputs, options, device=device)
-    assert failure is None, str(failure)
+    assert failure is None or failure.is_set_aside, str(failure)
 
 
 def assert_calls_same(
@@ -253,7 +278,7 @@ def assert_calls_same(
     """The same for a script that calls more than once, for gradients or from threads."""
     given = (options, (), Manner(**manner), parameters)
     failure = check_calls(function, calls, *given, device=device)
-    assert failure is None, str(failure)
+    assert failure is None or failure.is_set_aside, str(failure)
 
 
 def judge(

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +23,7 @@ from typing import Any
 
 import torch
 
-from litz.fuzz.compare import Failure, check, check_calls
+from litz.fuzz.compare import REFERENCE, REFUSED, TORCH, Failure, check, check_calls
 from litz.fuzz.coverage import Coverage, reached
 from litz.fuzz.generate import generate
 from litz.fuzz.isolate import Apart, Died, isolated
@@ -37,6 +38,14 @@ SHRINKING = 40.0  # seconds for one failure
 LOCATING = 60.0  # seconds to find its stage
 A_MOMENT = 0.5  # seconds between two looks at the clock
 OFTEN = 2  # failures that read alike are shrunk so many times
+MOST_ASIDE, FEW = 0.25, 10  # of all programs, and beside them: more, and a hunt tried nothing
+DEADLY = "deadly"  # the program that was drawn kills eager's process: an integer divided by zero
+ASIDE = {  # in words
+    TORCH: "as torch's own capture",
+    REFUSED: "refused by name",
+    REFERENCE: "without float64",
+    DEADLY: "that kill eager",
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,14 @@ class Find:
         )
 
 
-# The steps of a program, what is wrong with it, and what it reached.
-Result = tuple[int, Find | None, Coverage]
+@dataclass(frozen=True)
+class Result:
+    """What came of a program: nothing, a find, or why it is set aside."""
+
+    steps: int = 0
+    find: Find | None = None
+    aside: str = ""
+    coverage: Coverage = field(default_factory=Coverage)  # if it is asked for
 
 
 @dataclass
@@ -67,13 +82,31 @@ class Tally:
     steps: int = 0
     seconds: float = 0.0
     finds: list[Find] = field(default_factory=list)
-    coverage: Coverage = field(default_factory=Coverage)  # if it is asked for
+    aside: Counter[str] = field(default_factory=Counter)  # programs about which nothing is said
+    coverage: Coverage = field(default_factory=Coverage)
+
+    def add(self, result: Result, seconds: float) -> None:
+        self.programs += 1
+        self.steps += result.steps
+        self.seconds = seconds
+        self.coverage += result.coverage
+        if result.find is not None:
+            self.finds.append(result.find)
+        if result.aside:
+            self.aside[result.aside] += 1
+
+    @property
+    def is_void(self) -> bool:
+        """Whether so much is set aside that the machine is at fault, and nothing was tried."""
+        return self.aside.total() > MOST_ASIDE * self.programs + FEW
 
     def __str__(self) -> str:
-        return (
+        done = (
             f"{self.programs} programs, {self.steps} ops, {self.seconds:.0f} s, "
             f"{len(self.finds)} failed"
         )
+        reasons = ", ".join(f"{n} {ASIDE[why]}" for why, n in sorted(self.aside.items()))
+        return f"{done}, {self.aside.total()} set aside ({reasons})" if reasons else done
 
 
 def signature(failure: Failure) -> str:
@@ -103,17 +136,20 @@ def still_fails(program: Program, like: Failure) -> bool:
 
 def try_program(
     program: Program, seed: int, known: list[str], notes: Explanation | None = None
-) -> Find | None:
+) -> Result:
     """Judge one program; a failure like many before it is counted and not shrunk."""
     failure = judge(program, notes)
+    done = Result(len(program.steps), coverage=reached(program, notes) if notes else Coverage())
     if failure is None:
-        return None
+        return done
+    if failure.is_set_aside:
+        return replace(done, aside=failure.who)
     small, kind = None, signature(failure)
     if known.count(kind) < OFTEN:
         small = shrink(program, partial(still_fails, like=failure), SHRINKING)
         failure = _located(small, judge(small) or failure)
     known.append(kind)
-    return Find(seed, failure, small)
+    return replace(done, find=Find(seed, failure, small))
 
 
 def _located(program: Program, failure: Failure) -> Failure:
@@ -141,6 +177,11 @@ def hunt(
     processes side by side, each takes every so many-th seed. What programs reached is counted if
     `covers`.
     """
+    if torch.cuda.is_initialized():
+        raise RuntimeError(
+            "this process has used a GPU, which no process forked from it can: "
+            "call hunt() in one that has not"
+        )
     _warm()
     tally = Tally()
     known: list[str] = []
@@ -149,15 +190,11 @@ def hunt(
     shares = [
         Share(seed + k, jobs, seeds, options or {}, known, device, covers) for k in range(jobs)
     ]
-    for steps, find, coverage in _in_turn([s.results(start + seconds) for s in shares], shares):
-        tally.programs += 1
-        tally.steps += steps
-        tally.coverage += coverage
-        tally.seconds = time.monotonic() - start
-        if find is not None:
-            tally.finds.append(find)
-            known.append(signature(find.failure))
-        said(tally, find)
+    for result in _in_turn([s.results(start + seconds) for s in shares], shares):
+        tally.add(result, time.monotonic() - start)
+        if result.find is not None:
+            known.append(signature(result.find.failure))
+        said(tally, result.find)
     tally.seconds = time.monotonic() - start
     return tally
 
@@ -181,9 +218,12 @@ def _in_turn(running: list[Iterator[Result | None]], shares: list[Share]) -> Ite
 
 
 def _warm() -> None:
-    """Load what torch loads at a first compile, once and not in every process of the hunt."""
+    """Load what torch loads at a first compile, once and not in every process of the hunt. A torch
+    with CUDA would initialise it, and after that no fork can use it: every program would fail, with
+    torch's own capture as well as with Litz."""
     torch.set_num_threads(1)  # a fork must not inherit threads
-    check(lambda x: [x + 1], [torch.ones(2)])
+    if not torch.backends.cuda.is_built():
+        check(lambda x: [x + 1], [torch.ones(2)])
     gc.collect()
     gc.freeze()
 
@@ -221,14 +261,12 @@ class Share:
             channel.send(self._tried(program))
             self.next += self.step
 
-    def _tried(self, program: Program) -> tuple[Find | None, Coverage]:
+    def _tried(self, program: Program) -> Result:
         notes = Explanation() if self.covers else None
-        find = try_program(program, self.next, self.known, notes)
-        return find, Coverage() if notes is None else reached(program, notes)
+        return try_program(program, self.next, self.known, notes)
 
     def results(self, end: float) -> Iterator[Result | None]:
-        """The number of steps and the find, program after program, until `end`. None while nothing
-        has come."""
+        """What came of each program until `end`. None while nothing has come."""
         while self.is_left and time.monotonic() < end:
             with Apart(self.work) as self.process:
                 yield from self._of_process(end)
@@ -239,13 +277,15 @@ class Share:
                 return
             program = yield from self._received(LONGEST)
             if isinstance(program, Died):
-                raise RuntimeError(f"no program for seed {self.next}: its process {program}")
+                self.next += self.step
+                yield Result(aside=DEADLY)
+                return
             found = yield from self._received(LONGEST + SHRINKING + LOCATING)
             seed, self.next = self.next, self.next + self.step
             if isinstance(found, Died):
-                yield len(program.steps), _crash(program, seed, found), Coverage()
+                yield Result(len(program.steps), _crash(program, seed, found))
                 return
-            yield len(program.steps), *found
+            yield found
 
     def _received(self, seconds: float) -> Generator[None, None, Any]:
         """What the process sends next, or how it died."""

@@ -44,6 +44,10 @@ _CHOICES = "max min amax amin aminmax maximum minimum fmax fmin cummax cummin cl
 EXACT, STEPS = frozenset(_EXACT.split()), frozenset(_STEPS.split())
 CHOICES = frozenset(_CHOICES.split())
 WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
+# Calls that add up long rows. What they round are sums of neighbours, which may be far larger than
+# the result: so neighbours among their operands move together as well.
+SUMS, STRETCHES = frozenset(("sum", "mean", "nansum", "nanmean")), 8
+KEEPS_STATISTICS = frozenset(("batch_norm", "instance_norm"))  # in operands, beside their result
 
 
 class Watched(TorchFunctionMode):
@@ -78,11 +82,17 @@ class Widened(TorchFunctionMode):
         types_seen = [self._next() for _ in given]
         before = {memory(t) for t in given}
         largest = max((t.numel() for t in given), default=0)
+        keeps = _name(function) in KEEPS_STATISTICS
+        old = [t.clone() for t in given] if keeps else given
         result = function(*args, **kwargs)
         if self.noise and self._may_move(function, types_seen, result, before):
-            near = iter([self._near(t, d) for t, d in zip(given, types_seen, strict=True)])
-            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(near), (args, kwargs))
+            near = [self._near(t, d, function) for t, d in zip(old, types_seen, strict=True)]
+            moved = iter(near)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(moved), (args, kwargs))
             result = function(*args, **kwargs)
+            for tensor, was, now in zip(given, old, near, strict=True) if keeps else ():
+                if not torch.allclose(tensor, was, 0, 0, equal_nan=True):  # not one that was read
+                    _overwrite(tensor, now)
         if _name(function) == "to" and given and self.seen[self.at] is not types_seen[0]:
             result = result.clone()  # as eager's is, though float64 is what it was
         for tensor in changed_by(function, args, result):
@@ -129,10 +139,15 @@ class Widened(TorchFunctionMode):
         self.at += 1
         return self.seen[self.at - 1]
 
-    def _near(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _near(self, tensor: torch.Tensor, dtype: torch.dtype, of: Any) -> torch.Tensor:
+        """An operand of a call, elsewhere by up to an ulp; of a sum, stretches of it by another."""
         if not tensor.is_floating_point():
             return tensor
         moved = tensor.clone()
+        if _name(of) in SUMS:
+            off = 2 * torch.rand(STRETCHES, generator=self.source, dtype=torch.float64) - 1
+            place = torch.arange(tensor.numel()) * STRETCHES // max(tensor.numel(), 1)
+            moved *= 1 + self.noise * torch.finfo(dtype).eps * off[place].view(tensor.shape)
         self._move(moved, dtype, torch.finfo(dtype).eps)
         return moved
 

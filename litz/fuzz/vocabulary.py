@@ -75,7 +75,7 @@ FAMILIES = (
         {a}.sigmoid().logit() ;{a}.square() ;F.relu6({a}) ;F.selu({a}) ;F.celu({a}, 1.3)
         F.softsign({a}) ;F.logsigmoid({a}) ;F.hardsigmoid({a}) ;F.softshrink({a}, 0.3)
         F.threshold({a}, 0.1, 2.0) ;{a} - {a}.tanh() ;({a}.abs() + 1).acosh() ;{a}.deg2rad()
-        {a}.nan_to_num(0.5, 2.0, -2.0) ;torch.sinc({a}) ;{a}.tanh().atanh() ;{a} / 3
+        {a}.nan_to_num(0.5, 2.0, -2.0) ;torch.sinc({a}.abs() + 0.5) ;{a}.tanh().atanh() ;{a} / 3
         2 / ({a}.abs() + 1)
     """),
     _family("plain", _number, 2, """

@@ -105,10 +105,12 @@ def _parts(score: Expr, value: Expr, column: Expr, axes: Axes, zeros: bool) -> A
         return None
     for query, key in (sides, sides[::-1]):
         rows = [a for a in axes if a in query.axes and a not in key.axes | value.axes]
-        widths = [a for a in axes if a in value.axes and a not in score.axes]
-        if len(widths) == 1 and column not in query.axes and column in key.axes & value.axes:
+        # An expanded operand's index does not name what it is expanded along, once it is flat: the
+        # width is no axis of the scores, and the last of these.
+        widths = [a for a in axes if a not in score.axes]
+        if widths and column not in query.axes:
             row = rows[-1] if rows else None
-            named = (row, column, depth, widths[0])
+            named = (row, column, depth, widths[-1])
             found = Attention(dot, query, key, value, score, *named, zeros)
             even = all(walk_of(node, along) is not None for node, along in found.walked)
             return found if even else None

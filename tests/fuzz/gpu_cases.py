@@ -28,7 +28,7 @@ def run(name: str) -> list[dict[str, Any]]:
     program = generate(int(name))
     with there.interpreting():
         failure = judged(program)
-    assert failure is None, f"{failure}\n{program.text()}"
+    assert failure is None or failure.is_set_aside, f"{failure}\n{program.text()}"
     return []
 
 

@@ -25,4 +25,6 @@ def test_litz_agrees_with_eager(first: int) -> None:
             if seed % 2:
                 program = replace(program, options={**program.options, **BOUNDS})
             failure = judge(program)
-        assert failure is None, f"seed {seed}: {failure}\n\n{program.script()}"
+        assert failure is None or failure.is_set_aside, (
+            f"seed {seed}: {failure}\n\n{program.script()}"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -355,3 +356,18 @@ def test_flex(score: str, visible: str) -> None:
         torch._dynamo.reset()
         notes = litz.explain(function, *inputs)
     assert not notes.aten_ops and notes.kernels == 1, str(notes)
+
+
+@pytest.mark.parametrize("along", [-1, -2, -3], ids=["width", "rows", "heads"])
+@pytest.mark.parametrize("expanded", list(itertools.product((False, True), repeat=3))[1:])
+def test_expanded_operands(expanded: tuple[bool, ...], along: int) -> None:
+    """Their index in memory does not name the axis that they are expanded along: a kernel that was
+    attention when it was lowered was none when it was scheduled."""
+    draws.seed(3)
+    shape = [2, 3, 17, 8]
+    cut = [1 if k - 4 == along else n for k, n in enumerate(shape)]
+    inputs = [torch.randn(cut if e else shape).expand(shape) for e in expanded]
+    run = compiled(sdpa)
+    exact = sdpa(*_wide(tuple(inputs)))
+    error = (run(*inputs).double() - exact).abs().max()
+    assert error <= 2 * (sdpa(*inputs).double() - exact).abs().max() + 1e-7

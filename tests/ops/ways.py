@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Place = Callable[[torch.Tensor], torch.Tensor]
 Sample = Any  # torch's SampleInput: input, args, kwargs
@@ -25,6 +26,7 @@ GROWTHS = ("last", "first", "alone")
 ROW = 1100  # elements: past every vector, unrolled loop and block of a row
 TASK = 300_000  # elements of a tensor: past a task's share, and the second cache
 MOST, PATIENCE = 100, 2.0  # results of a call, and seconds that eager takes for it
+MOST_ELEMENTS = 1 << 27  # of any tensor that it makes: a machine has so much memory for each job
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ class Way:
             return []
         if self.sizes == (1,) and not self.least:
             return [sample]
+        start = time.monotonic()
         for growth in GROWTHS:
+            if time.monotonic() - start > 5 * PATIENCE:
+                return []  # eager's time grows with the square of a size, or worse
             try:
                 found = [grown(sample, growth, n) for n in self._times(sample, growth)]
                 feasible = all(_is_feasible(function, call) for call in found)
@@ -107,12 +112,39 @@ def grown(sample: Sample, growth: str, times: int) -> Sample:
 
 
 def _is_feasible(function: Callable[[Sample], Any], sample: Sample) -> bool:
-    """Whether eager has a result in reasonable time: not a hundred thousand of them, as of
-    `unbind`, nor a factorisation of an enormous matrix. On the CPU: an index that is out of range
-    ends all work of a process on a GPU."""
+    """Whether eager has a result in reasonable time and memory: not a hundred thousand of them, as
+    of `unbind`, nor a factorisation of an enormous matrix, nor the outer product of two long
+    vectors. On the CPU: an index that is out of range ends all work of a process on a GPU."""
+
+    def on(device: str) -> Any:
+        moved = mapped(sample, lambda v: v.to(device) if isinstance(v, torch.Tensor) else v)
+        with _Sized():
+            return function(moved)
+
+    try:
+        on("meta")
+    except _TooLarge:
+        return False
+    except Exception:
+        pass  # not every op can do without numbers
     start = time.monotonic()
-    results = function(mapped(sample, lambda v: v.cpu() if isinstance(v, torch.Tensor) else v))
+    results = on("cpu")
     return len(pytree.tree_leaves(results)) <= MOST and time.monotonic() - start <= PATIENCE
+
+
+class _TooLarge(Exception):
+    """A call makes a tensor of more than `MOST_ELEMENTS`."""
+
+
+class _Sized(TorchDispatchMode):
+    """Looks at what every op makes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = [t.numel() for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
+        if max(sizes, default=0) > MOST_ELEMENTS:
+            raise _TooLarge(f"{func} makes {max(sizes)} elements")
+        return made
 
 
 def _differs(place: Place, sample: Sample) -> bool:

@@ -1,0 +1,102 @@
+"""Programs about which a hunt says nothing: counted, and too many of them are no hunt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from litz.fuzz import Tally, check, check_calls, data, hunt
+from litz.fuzz.compare import REFERENCE, TORCH
+from litz.fuzz.hunt import DEADLY, Result
+from litz.fuzz.program import Manner
+from litz.fuzz.reference import run_wide
+from tests.fuzz.hunting import command
+
+# Nothing can be traced, as in a process that was forked from one with a GPU.
+UNTRACED = """
+import sys
+import litz.fuzz.hunt, litz.fuzz.runs, litz.fuzz.dynamo
+def fails(*args, **named):
+    raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+litz.fuzz.runs.aot_function = litz.fuzz.dynamo.torch.compile = lambda *a, **k: fails
+hunt = sys.modules["litz.fuzz.hunt"]
+hunt._warm, hunt.FEW = lambda: None, 0
+"""
+# Every second program ends its process while it is drawn.
+DIVIDES = """
+import os, signal, sys
+import litz.fuzz.hunt
+hunt = sys.modules["litz.fuzz.hunt"]
+drawn = hunt.generate
+def generate(seed):
+    if seed % 2:
+        os.kill(os.getpid(), signal.SIGFPE)
+    return drawn(seed)
+hunt.generate = generate
+"""
+
+
+def test_a_hunt_that_tried_nothing_fails(tmp_path: Path) -> None:
+    """Litz fails, and torch alike: each program by itself is torch's."""
+    asked = ("--seed", "1", "--programs", "4", "--store", str(tmp_path))
+    result = command(*asked, planted=UNTRACED)
+    assert result.returncode == 1, result.stderr
+    assert "4 set aside (4 as torch's own capture)\n" in result.stdout
+    assert "this hunt says nothing" in result.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_that_kills_eager_is_passed_over(tmp_path: Path) -> None:
+    asked = ("--seed", "1", "--programs", "3", "--store", str(tmp_path))
+    result = command(*asked, planted=DIVIDES)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("3 programs, ")
+    assert result.stdout.endswith("0 failed, 2 set aside (2 that kill eager)\n")
+
+
+def test_few_programs_may_be_set_aside() -> None:
+    tally = Tally()
+    for k in range(100):
+        tally.add(Result(20, aside=DEADLY if k % 4 == 0 else ""), 1.0)
+    assert not tally.is_void
+    for _ in range(40):
+        tally.add(Result(20, aside=TORCH), 1.0)
+    assert tally.is_void
+
+
+def test_a_process_that_has_used_a_gpu_cannot_hunt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(RuntimeError, match="has used a GPU"):
+        hunt(0, 1.0, 1, lambda *_: None)
+
+
+def _fails_in_float64(x: torch.Tensor) -> list[torch.Tensor]:
+    if x.dtype is torch.float64:
+        raise RuntimeError("not in float64")
+    return [x + 1]
+
+
+def test_what_fails_in_float64_alone_is_set_aside() -> None:
+    x = data(1, (3,), torch.float32)
+    once = check(_fails_in_float64, [x])
+    often = check_calls(_fails_in_float64, [[x]], manner=Manner(dynamo=True))
+    assert once is not None and often is not None
+    assert (once.who, often.who) == (REFERENCE, REFERENCE)
+
+
+def test_statistics_that_a_norm_keeps_are_rounded() -> None:
+    """They are operands: what is judged is how the call leaves them."""
+    x, mean, var = data(1, (5, 3), torch.float64), torch.zeros(3), torch.ones(3)
+
+    def norm(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.nn.functional.batch_norm(x, mean, var, training=True)]
+
+    given, seen = [x, mean.double(), var.double()], [torch.float64] * 4
+    exact = run_wide(norm, given, seen, 0)
+    noisy = run_wide(norm, given, seen, 1, seed=3)
+    for kept, moved in zip(exact[2:], noisy[2:], strict=True):
+        assert not torch.equal(kept, moved)
+        torch.testing.assert_close(kept, moved)
+    assert torch.equal(exact[1], noisy[1])  # what is read stays
