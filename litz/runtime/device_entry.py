@@ -62,6 +62,7 @@ class DeviceEntry(Entry):
         self.windows: dict[ViewArg, str] = {}
         inputs = {b for b in plan.graph.inputs if isinstance(b, Buffer)}
         self.updated = inputs & {b for step in plan.graph.body for b in written(step)}
+        self.given_back: set[Buffer] = set()
         self.away = {b.name for b in plan.outside if b.device != device.name}
         self.checks = any(k.checks for k in source.kernels)
         self.constants = {name: aligned(t) for name, t in self.constants.items()}
@@ -91,6 +92,7 @@ class DeviceEntry(Entry):
         self._body()
         for buffer in self._inputs_to_write_back():
             self.lines.append(f"give_{self.local[buffer.name]}()")
+            self.given_back.add(buffer)
         results = ", ".join(self._output(o.value) for o in self.graph.outputs)
         self.lines.append(f"return [{results}]")
         resize = self._resize() if self.symbols else ""
@@ -156,7 +158,9 @@ class DeviceEntry(Entry):
         return [b for b in self.updated if b.name in self.in_table]
 
     def _inputs(self) -> None:
-        """What a kernel reads is where a kernel can read it."""
+        """What a kernel reads is where a kernel can read it. The caller's tensor keeps its name, for
+        results that show it: where they begin in its memory is what torch goes by. But an input
+        that kernels write to is their copy until it is given back, for calls between them too."""
         for buffer in (b for b in self.graph.inputs if isinstance(b, Buffer)):
             self.local[buffer.name] = name = f"x{len(self.local)}"
             if buffer.name not in self.in_table:
@@ -166,13 +170,13 @@ class DeviceEntry(Entry):
                 continue
             if buffer in self.updated:
                 self.names.update(nothing=_nothing, borrowed=borrowed)
-                self.lines.append(f"give_{name} = nothing")
-                take = f"{name}, give_{name} = borrowed({name})"
+                self.lines.append(f"own_{name}, give_{name} = {name}, nothing")
+                here, take = name, f"{name}, give_{name} = borrowed({name})"
             else:
-                take = f"{name} = aligned({name})"
+                here, take = f"near_{name}", f"near_{name} = aligned({name})"
             entry = self.source.layout[buffer.name]
             self.lines.append(f"table[{entry}] = p = {name}.data_ptr()")
-            self.lines.append(f"if p % {ALIGNMENT}: {take}; table[{entry}] = {name}.data_ptr()")
+            self.lines.append(f"if p % {ALIGNMENT}: {take}; table[{entry}] = {here}.data_ptr()")
             self._assert_aligned(buffer.name)
 
     def _point(self, buffer: str) -> None:
@@ -224,6 +228,10 @@ class DeviceEntry(Entry):
             self.arenas[dtype] = name = f"arena_{str(dtype).removeprefix('torch.')}"
             self.lines.append(f"{name} = arena.view({self._name('dtype', dtype)})")
         return self.arenas[dtype]
+
+    def _tensor(self, buffer: Buffer) -> str:
+        name = super()._tensor(buffer)
+        return f"own_{name}" if buffer in self.given_back else name
 
     def _launch(self, segment: str) -> None:
         given = "table, address" if isinstance(self.names[segment], Launches) else "address"

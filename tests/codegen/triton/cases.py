@@ -232,6 +232,19 @@ def _misaligned() -> None:
     assert graph([repeated])[0].equal(repeated + 1)
 
 
+def _shown() -> None:
+    """A result that shows such an input begins where the input does, read or written: with unknown
+    sizes torch takes its place from the result."""
+    for function in (lambda x: (x.expand(2, *x.shape), x * 2), lambda x: (x.t(), x.add_(1))):
+        given = torch.arange(121.0)[1:].view(6, 20)
+        expected = function(given.clone())
+        with _interpreter().interpreting():
+            found = torch.compile(function, backend="litz", dynamic=True)(given)
+        assert all(map(torch.equal, found, expected))
+        assert found[0].storage_offset() == 1
+        assert found[0].untyped_storage()._cdata == given.untyped_storage()._cdata
+
+
 def _out_of_range() -> None:
     """What a kernel noted is raised by the next call; the one after that is as good as new."""
     graph, _ = _graph(lambda x, i: x[i], X, I)
@@ -324,6 +337,7 @@ def _there(case: Any) -> Callable[[], Any]:
 # Each runs by itself; what it gives, if anything, are kernels.
 BEHAVIOURS: dict[str, Callable[[], Any]] = {
     "a misaligned input": _misaligned,
+    "a misaligned input that a result shows": _shown,
     "an index out of range": _out_of_range,
     "a launch that is refused": _refused,
     "a thread without a context": _new_thread,
