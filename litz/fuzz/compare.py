@@ -32,7 +32,7 @@ from litz.errors import CompileFailed, UnsupportedOp
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
 from litz.fuzz.program import PLAIN, Manner
 from litz.fuzz.reference import Watched, memory, run_wide
-from litz.fuzz.runs import Compiled, promised, traced
+from litz.fuzz.runs import Compiled, captured, promised, traced
 from litz.report import Explanation, Fallback
 
 EAGER, SPREAD = 2.0, 8.0
@@ -128,7 +128,7 @@ def check(
         if failure is not None:
             if _is_refused(failure, notes):
                 return replace(failure, who=REFUSED)
-            is_torchs = _torch_fails(function, meant, inputs, failure)
+            is_torchs = _torch_fails(function, meant, inputs, failure, device)
             return replace(failure, who=TORCH) if is_torchs else failure
     return None
 
@@ -167,7 +167,7 @@ def check_calls(
         return replace(ours, who=REFUSED)
     if _is_misforetold(function, meant[ours.call], calls[ours.call], ours):
         return replace(ours, who=TORCH)
-    theirs = ThroughDynamo(function, {}, *given, backend="aot_eager", device=device)
+    theirs = ThroughDynamo(function, {}, *given, backend=captured, device=device)
     torchs = failure_of_calls(theirs, meant, calls, labels)
     is_torchs = torchs is not None and (torchs.kind, torchs.label) == (ours.kind, ours.label)
     return replace(ours, who=TORCH) if is_torchs else ours
@@ -237,13 +237,14 @@ def _judged(
 
 
 def _torch_fails(
-    function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor], like: Failure
-) -> bool:
+    function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor], like: Failure,
+    device: str,
+) -> bool:  # fmt: skip
     """Whether torch's own capture is wrong in the same way: with eager behind it, or in what it
     says of a result's shape and strides."""
     if _is_misforetold(function, meant, inputs, like):
         return True
-    found = failure_of_run(like.who, partial(traced, function), meant, inputs)
+    found = failure_of_run(like.who, partial(traced, function, device), meant, inputs)
     return found is not None and (found.kind, found.label) == (like.kind, like.label)
 
 

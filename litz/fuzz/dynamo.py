@@ -143,9 +143,7 @@ class ThroughDynamo:
             return self._run_there(inputs)
         there = Elsewhere(self.device)
         given = [there.moved(t) for t in inputs]
-        with torch.device(self.device):
-            results = self._run_there(given)
-        return there.back(results)
+        return there.back(self._run_there(given))
 
     def _run_there(self, inputs: Sequence[torch.Tensor]) -> Tensors:
         if not self.manner.gradients:

@@ -298,9 +298,13 @@ class Generator:
     # -- what is returned, and how it is compiled --------------------------------------------
 
     def _outputs(self) -> tuple[str, ...]:
-        """What nothing uses, and now and then more."""
+        """What nothing uses, and now and then more. Nothing that shows a parameter: a module has
+        its own, in other memory than the inputs that a call is judged by."""
         used = {name for step in self.steps for name in step.operands if step.name}
-        made = [step.name for step in self.steps if step.name]
+        values = self.trials.eager
+        held = {memory(values[i.name]) for i in self.inputs if i.parameter}
+        steps = [step.name for step in self.steps if step.name]
+        made = [name for name in steps if memory(values[name]) not in held]
         chosen = [n for n in made if n not in used or self.source.random() < 0.1]
         return tuple(chosen or made[-1:] or [self.inputs[0].name])
 

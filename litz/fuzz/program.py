@@ -14,6 +14,7 @@ shows a failure again. Example:
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -31,6 +32,7 @@ SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0]
 # How an input lies in memory: a name, and what `data` of a larger shape becomes.
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded")
 POSITIVE = "positive"  # contiguous; a variance
+MAKES = re.compile(r"\btorch\.(arange|tensor|linspace|eye)\(")  # calls that take no tensor
 
 
 def data(seed: int, shape: tuple[int, ...], dtype: torch.dtype, special: bool = False) -> Any:
@@ -166,7 +168,12 @@ class Program:
         return [*self.outputs, *(f"the gradient of {n}" for n in floats), *self.arguments]
 
     def text(self) -> str:
-        lines = [s.text for s in self.steps] + [f"return [{', '.join(self.outputs)}]"]
+        """For a GPU, tensors that are made of numbers name the device: torch 2.11 does not see a
+        default one when it captures."""
+        steps = [s.text for s in self.steps]
+        if self.device != "cpu" and self.inputs:
+            steps = [made_on(f"{self.inputs[0].name}.device", text) for text in steps]
+        lines = steps + [f"return [{', '.join(self.outputs)}]"]
         return f"def program({', '.join(self.arguments)}):\n    " + "\n    ".join(lines) + "\n"
 
     def function(self) -> Callable[..., list[Any]]:
@@ -220,6 +227,17 @@ class Program:
         needed |= {i.base for i in self.inputs}
         inputs = tuple(i for i in self.inputs if i.name in needed)
         return replace(self, inputs=inputs, steps=tuple(kept))
+
+
+def made_on(device: str, text: str) -> str:
+    """A line of a program whose tensors, where it makes some of numbers, are made on a device."""
+    for call in reversed(list(MAKES.finditer(text))):
+        depth, end = 1, call.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        text = f"{text[: end - 1]}, device={device}{text[end - 1 :]}"
+    return text
 
 
 def namespace() -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_function
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
@@ -61,14 +62,21 @@ class Compiled:
         return run
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        if self.device == "cpu":
-            with torch.no_grad():
-                return list(self.traced(*inputs))
-        there = Elsewhere(self.device)
-        given = [there.moved(t) for t in inputs]
-        with torch.no_grad(), torch.device(self.device):
-            results = list(self.traced(*given))
-        return there.back(results)
+        return on_device(self.traced, self.device, inputs)
+
+
+def on_device(
+    run: Callable[..., Any], device: str, inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Call with inputs of the CPU where a device has them; results are of the CPU again."""
+    if device == "cpu":
+        with torch.no_grad():
+            return list(run(*inputs))
+    there = Elsewhere(device)
+    given = [there.moved(t) for t in inputs]
+    with torch.no_grad():
+        results = list(run(*given))
+    return there.back(results)
 
 
 class Elsewhere:
@@ -106,18 +114,25 @@ def _over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     return fresh.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore
 
 
-def traced(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _kept(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+    boxed: Callable[..., Any] = make_boxed_func(module.forward)
+    return boxed
+
+
+def traced(
+    function: Callable[..., Any], device: str, inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """What AOTAutograd's graph gives when eager runs it: torch's own part, without ours."""
-
-    def keep(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        boxed: Callable[..., Any] = make_boxed_func(module.forward)
-        return boxed
-
     run = aot_function(
-        function, fw_compiler=keep, inference_compiler=keep, keep_inference_input_mutations=True
+        function, fw_compiler=_kept, inference_compiler=_kept, keep_inference_input_mutations=True
     )
-    with torch.no_grad():
-        return list(run(*inputs))
+    return on_device(run, device, inputs)
+
+
+def captured(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+    """A backend: torch's own part as Litz asks for it, with eager behind it."""
+    hook: Callable[..., Any] = aot_autograd(fw_compiler=_kept, keep_inference_input_mutations=True)
+    return hook(module, inputs)  # type: ignore[no-any-return]
 
 
 def promised(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

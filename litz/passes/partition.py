@@ -40,6 +40,7 @@ from litz.passes.recompute import (
     is_view,
     policy,
 )
+from litz.passes.settle_halves import settle_recomputed
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # More than any program moves: kept only where nothing else can be.
@@ -61,6 +62,7 @@ def cut_joint_graph(
     forward, backward = _extract_fwd_bwd_modules(
         joint, tensors, saved_sym_nodes=sizes, num_fwd_outputs=forward_outputs
     )
+    settle_recomputed(forward, backward)
     # What is computed again comes right before its first use, not at the start.
     return forward, reordering_to_mimic_autograd_engine(backward)
 

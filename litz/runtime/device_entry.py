@@ -158,8 +158,8 @@ class DeviceEntry(Entry):
         return [b for b in self.updated if b.name in self.in_table]
 
     def _inputs(self) -> None:
-        """What a kernel reads is where a kernel can read it. The caller's tensor keeps its name, for
-        results that show it: where they begin in its memory is what torch goes by. But an input
+        """What a kernel reads is where a kernel can read it. The caller's tensor keeps its name,
+        for results that show it: where they begin in its memory is what torch goes by. But an input
         that kernels write to is their copy until it is given back, for calls between them too."""
         for buffer in (b for b in self.graph.inputs if isinstance(b, Buffer)):
             self.local[buffer.name] = name = f"x{len(self.local)}"

@@ -127,3 +127,22 @@ def test_gradients_that_compare_find_what_they_look_for(dtype: torch.dtype, name
     own = (expected.double() - exact).abs().max()
     eps = torch.finfo(dtype).eps
     assert (found.double() - exact).abs().max() <= 2 * own + eps * exact.abs().max()
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_value_computed_again_is_made_of_what_it_was_made_of(
+    dtype: torch.dtype, dynamic: bool
+) -> None:
+    """A group of one number is its own mean: the backward finds no distance between them, unless
+    the product below the number was rounded in one of the two graphs alone."""
+
+    def function(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.group_norm(x * a + b, 1)
+
+    x = torch.linspace(-2, 2, 257).to(dtype)[:, None].requires_grad_()
+    a, b = torch.tensor(0.6614, requires_grad=True), torch.tensor(0.2669, requires_grad=True)
+    run = torch.compile(function, backend="litz", dynamic=dynamic)
+    weights = torch.linspace(0.5, 1, 257)[:, None].to(dtype)
+    (gradient,) = torch.autograd.grad(run(x, a, b), x, weights)
+    assert torch.equal(gradient, torch.zeros_like(x))

@@ -24,6 +24,7 @@ from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
 from litz.fuzz.program import POSITIVE, Input, Manner, Program, Step, namespace
 from litz.fuzz.reference import Watched, run_wide
+from litz.fuzz.runs import captured
 from litz.report import Explanation
 from tests.fuzz.hunting import USES_SINE, WRONG_SINE, command
 
@@ -67,6 +68,18 @@ def test_layers_have_parameters_of_one_shape_that_no_step_changes() -> None:
         before = [given[k].clone() for k in program.parameters]
         program.function()(*given)
         assert all(map(torch.equal, before, (given[k] for k in program.parameters)))
+
+
+def test_programs_for_a_gpu_make_their_tensors_there() -> None:
+    steps = (
+        Step("v0", "{0} + torch.arange({0}.numel()).view_as({0})", ("x0",)),
+        Step("v1", "{0}[torch.tensor([0, (1)])] * torch.eye(3)", ("v0",)),
+    )
+    program = Program((Input("x0", (3, 3), "float32"),), steps, ("v1",), device="cuda")
+    text = program.text()
+    assert "torch.arange(x0.numel(), device=x0.device).view_as(x0)" in text
+    assert "v0[torch.tensor([0, (1)], device=x0.device)] * torch.eye(3, device=x0.device)" in text
+    assert "device" not in replace(program, device="cpu").text()
 
 
 def test_pieces_of_one_tensor_are_several_values() -> None:
@@ -397,7 +410,7 @@ def test_a_failure_of_a_later_call_keeps_the_calls_it_needs(
 
 def _forgetful(self: ThroughDynamo, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Right in a first call alone."""
-    wrong = self.calls > 1 and self.backend != "aot_eager"
+    wrong = self.calls > 1 and self.backend is not captured
     return [r + wrong for r in self.function(*inputs)]
 
 
