@@ -98,6 +98,40 @@ MAYBE_OF_NOTHING = (aten._softmax.default, aten._log_softmax.default)
 IN_FIRST_TYPE = (aten.huber_loss.default, aten.soft_margin_loss.default)
 
 
+IS_OLD = not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax")  # before torch 2.13
+
+
+def _attention_in_doubles(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
+    is_causal: bool = False, *, attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """An old torch foretells logarithms in float32 where the op gives float64: its gradient would
+    be compiled for other inputs than it gets."""
+    if q.dtype is not torch.float64 or dropout_p:
+        return NotImplemented
+    score = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if attn_mask is not None:
+        score = score + attn_mask
+    if is_causal:
+        score = score.masked_fill(~torch.ones_like(score, dtype=torch.bool).tril(), -math.inf)
+    total = score.logsumexp(-1)
+    apart = score - total.unsqueeze(-1)
+    weights = torch.where(total.unsqueeze(-1) == -math.inf, 0.0, apart.exp())
+    return weights @ v, total
+
+
+def _norm_of_rows(
+    torchs: Callable[..., Any], x: torch.Tensor, ord: Any = 2, dim: Any = None,
+    keepdim: bool = False, *, dtype: Any = None,
+) -> Any:  # fmt: skip
+    """Of a single number, an old torch leaves the dimension that the norm takes away."""
+    found = torchs(x, ord, dim, keepdim, dtype=dtype)
+    gone = [d % max(x.dim(), 1) for d in pytree.tree_leaves(dim) if d is not None]
+    gone = gone or list(range(x.dim()))
+    shape = [n for d, n in enumerate(x.shape) if d not in gone]
+    return found if keepdim or found.dim() == len(shape) else found.reshape(shape)
+
+
 def _in_first_type(
     decomposition: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
@@ -143,6 +177,14 @@ def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool =
         return NotImplemented
     flat, places = x.reshape(-1), [index.reshape(-1)]
     return aten.index_put(flat, places, source.reshape(-1), add).view(x.shape)
+
+
+def _linspace(torchs: Callable[..., Any], *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    """Of integers, each is cut off from a number that rounds as the vectors of eager's loop have
+    it: one that should be 1 may be 0 there. So ATen makes them."""
+    if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+        return NotImplemented
+    return torchs(*args, dtype=dtype, **kwargs)
 
 
 def _roll(torchs: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
@@ -317,9 +359,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(OURS)
     table.update(foreach_decompositions())
     table[aten.roll.default] = partial(_roll, table[aten.roll.default])
+    table[aten.linspace.default] = partial(_linspace, table[aten.linspace.default])
     for overload in IN_FIRST_TYPE:
         table[overload] = partial(_in_first_type, table[overload])
-    if not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax"):  # before 2.13
+    if IS_OLD:
+        norm = aten.linalg_vector_norm.default
+        table[norm] = partial(_norm_of_rows, table[norm])
         for overload in MAYBE_OF_NOTHING:
             table[overload] = partial(_of_maybe_nothing, table[overload])
     for packet, place in BATCH_NORMS.items():
@@ -331,6 +376,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for packet in KEPT_WHOLE:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
+    if IS_OLD:
+        table[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention_in_doubles
     return {op: _unless_refused(op, apart) for op, apart in table.items()}
 
 

@@ -105,6 +105,8 @@ class Widened(TorchFunctionMode):
                 inside = types_seen if _name(function) in STEPS else []
                 if _name(function) == "to":
                     self._cast(tensor, dtype)
+                elif _name(function) == "linspace":
+                    self._snap(tensor, dtype)
                 elif not is_exact(function):
                     self._move(tensor, dtype, rounds * _ulp([dtype, *inside]))
                 self._turn(function, tensor)
@@ -164,6 +166,13 @@ class Widened(TorchFunctionMode):
         before, held = tensor.clone(), tensor.to(dtype).double() == tensor
         self._move(tensor, dtype, torch.finfo(dtype).eps)
         _overwrite(tensor, torch.where(held, before, tensor))
+
+    def _snap(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+        """A number between two others is rounded as they are: near zero it may be zero, or not."""
+        if self.noise and tensor.numel():
+            step = torch.finfo(dtype).eps * float(tensor.abs().max()) + torch.finfo(dtype).tiny
+            off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
+            _overwrite(tensor, ((tensor / step + off / 2).round() * step).to(dtype))
 
     def _turn(self, function: Any, tensor: torch.Tensor) -> None:
         """The sign of a NaN says nothing, nor that of a zero chosen among zeros or summed of them:

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from litz.ir.attention import attention_in, log_sum, weighed_mean
+from litz.ir.attention import attention_in, log_sum, steps_along, weighed_mean
 from litz.ir.dtypes import BF16, F16, F32, F64
 from litz.ir.expr import Expr, apply, axis, const, integer, reduce
-from litz.ir.index import ONE, ZERO, floordiv
+from litz.ir.index import ONE, ZERO, flat_index, floordiv
 from litz.ir.program import Buffer
 from litz.ir.sizes import at_least, is_known, quotient
 from litz.lower.registry import NotGenerated, rule
@@ -72,11 +72,16 @@ def emit_attention(
     )  # fmt: skip
     value = widen(v.at((*places[1], column, width)), q.dtype)
     found = score(dot, (*front, row), column)
-    store_mean(low, target, weighed_mean(found, value, column, zeros), (depth, column))
+    mean = weighed_mean(found, value, column, zeros)
     if sums is None:
+        store_mean(low, target, mean, (depth, column))
         return low.whole(target), None
     beside = low.buffer(sums)
-    low.emit(beside, positions(beside.shape), log_sum(found, column), (depth, column))
+    place, logarithm = positions(beside.shape), log_sum(found, column)
+    if row.op == "axis" and steps_along(flat_index(beside, place), (row,)) is None:
+        raise refused(low, "the logarithms of its sums lie a symbolic number of heads apart")
+    store_mean(low, target, mean, (depth, column))
+    low.emit(beside, place, logarithm, (depth, column))
     return low.whole(target), low.whole(beside)
 
 

@@ -47,9 +47,14 @@ def with_variants(
     real = {b.name: b for b in main.arguments}
     ways = {measure.hint: main}
     for hint in hints:
+        count = measured(measure, hint)
+        if count < 1:
+            continue  # symbols that cannot all have this value: a window as long as its row
         way = scheduled(hinted(kernel, hint))
         arguments = tuple(real[b.name] for b in way.arguments)
-        ways[measured(measure, hint)] = replace(way, arguments=arguments)
+        ways[count] = replace(way, arguments=arguments)
+    if len(ways) == 1:
+        return main
     counts = sorted(ways)
     begins = [0, *(math.isqrt(a * b) + 1 for a, b in pairwise(counts))]
     found = [Variant(begin, ways[count]) for begin, count in zip(begins, counts, strict=True)]

@@ -211,3 +211,43 @@ def test_a_strided_window_is_written_into_what_lies_in_the_arena() -> None:
         return [*seen, torch.cat(made).sort()[0]]
 
     assert_same(program, [data(1, (9,), float32)])
+
+
+def test_a_hint_that_sizes_cannot_have_together_is_passed_over() -> None:
+    """A window of 130 over a row of 130 with one on each side gave a negative number of rows."""
+
+    def program(x0: Any, x1: Any, x2: Any, x3: Any) -> list[Any]:
+        return [x3.fmod(F.conv1d(x2, x0, x1, padding=1).abs() % 5 + 1)]
+
+    given = [data(1, shape, torch.float16) for shape in ((3, 1, 3), (3,), (2, 1, 2))]
+    calls = [[*given, data(1, (), float32)]]
+    assert_calls_same(program, calls, {"multi_kernel_hints": (16, 130)}, dynamo=True)
+
+
+def test_the_sums_of_attention_may_lie_a_symbolic_number_of_heads_apart() -> None:
+    """The emitter took the step from row to row for a number. With torch 2.11, which foretells
+    float32 for the sums of float64, the gradient was compiled for other inputs than it got."""
+
+    def program(x0: Any, x1: Any, x2: Any) -> list[Any]:
+        return [torch.cat([x2[1:], x2[:-1]]), F.scaled_dot_product_attention(x0, x1, x1)]
+
+    for dtype in (torch.float64, float32):
+        heads = [data(k, (2, 3, 3, 2), dtype) for k in range(2)]
+        calls = [[*heads, data(1, (2, 3, 1), float32)]]
+        assert_calls_same(program, calls, {}, gradients=True, dynamo=True)
+
+
+def test_the_norm_of_one_number_has_no_dimension() -> None:
+    """torch 2.11's decomposition keeps it, and what it is divided by then takes its type."""
+
+    def program(x0: Any, x1: Any) -> list[Any]:
+        return [x1.norm(dim=-1) / (x0.abs() + 1), x1.norm(), x1.norm(dim=0, keepdim=True)]
+
+    assert_same(program, [data(1, (1,), float32), data(1, (1,), torch.float64)])
+
+
+def test_ramps_of_integers_are_eagers() -> None:
+    """Eager cuts off numbers that round as its vectors have it: of these, two that should be 1 and
+    -1 are 0."""
+    run = torch.compile(lambda: torch.linspace(5, -5, 1001, dtype=torch.int64), backend="litz")
+    assert torch.equal(run(), torch.linspace(5, -5, 1001, dtype=torch.int64))
