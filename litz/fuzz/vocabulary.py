@@ -238,7 +238,8 @@ FAMILIES = (
         F.linear({a}, {w:5,l}, {w:5}) ;F.linear({a}, {w:l,l}) ;F.linear({a}.relu(), {w:3,l}, {w:3})
         F.layer_norm({a}, {a}.shape[-1:], {w:l}, {w:l}) ;F.rms_norm({a}, {a}.shape[-1:], {w:l})
         F.group_norm({a}, 1, {w:c}, {w:c}) ;F.batch_norm({a}, {w:c}, {W:c}, {w:c}, {w:c})
-        F.batch_norm({a}, {u:c}, {U:c}, {w:c}, {w:c}, training=True) ;{a} @ {w:l,4} + {w:4}
+        F.batch_norm({a}.nan_to_num(0, 0, 0), {u:c}, {U:c}, {w:c}, {w:c}, training=True)
+        {a} @ {w:l,4} + {w:4}
         F.conv1d({a}, {w:3,c,3}, {w:3}, padding=1)
         F.conv1d({a}, {w:c,1,3}, padding=1, groups={a}.shape[1])
         F.conv2d({a}, {w:4,c,3,3}, {w:4}, padding=1) ;F.conv2d({a}, {w:2,c,1,1})

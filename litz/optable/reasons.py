@@ -33,6 +33,7 @@ BY_DESIGN: tuple[tuple[str, str], ...] = (
      "eager's own random numbers"),
     (r"special_bessel_.*|special_airy_ai", "float64: eager's error is 1e-6, and so must ours be"),
     (r"igamma|igammac", "an incomplete gamma function: no series of ours yet"),
+    (r"linspace", "integers, cut off from numbers that round as eager's vectors do"),
     (r"higher_order|torch_nn", "an op with an effect, or of a library: a call inside the graph"),
     (r"_local_scalar_dense|item|sym_.*", "a number for Python, not a tensor"),
     (r"resize_", "changes the size of its operand"),
