@@ -62,7 +62,7 @@ class Binary:
 class DeviceKernel:
     """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
     the last one is the error record if `checks`; `programs` is about how many there are. If it
-    `rounds` inside, no two operations may be joined to one that rounds once."""
+    `rounds` after every operation, no two of them are joined to one that rounds once."""
 
     name: str
     text: str

@@ -17,6 +17,7 @@ from litz.ir.checks import sites_of
 from litz.ir.dtypes import F64, U8
 from litz.ir.expr import Expr, integer, walk
 from litz.ir.index import ONE, to_poly
+from litz.ir.product import kernel_product
 from litz.ir.program import Buffer, Kernel, Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.sizes import greatest
@@ -93,8 +94,12 @@ def _size_type(symbol: Expr, wide: bool) -> str:
 
 
 def _rounds(kernel: Kernel) -> bool:
-    """Whether a value that was rounded to few bits is computed with. LLVM does so in halves, and
-    would join a product and a sum of them to one step, whose product is not rounded."""
+    """Whether each op is to round by itself, as eager's do. A product and a sum joined to one step
+    leave the product as it is: `x * y - x * y` is then what was lost to rounding, and not zero. A
+    matrix product is such a sum all along; but where it computes with values that were rounded to
+    few bits, LLVM would do so in halves, and leave out that rounding."""
+    if kernel_product(kernel) is None:
+        return True
     nodes = (a for n in walk(*exprs_of(kernel)) if n.op != "load" for a in n.args)
     return any(
         a.op in ("cast", "narrow") and a.dtype.is_narrow and a.args[0].dtype.is_float for a in nodes

@@ -105,20 +105,22 @@ def test_memory_itself_adds_every_type_it_can(dtype: torch.dtype) -> None:
     assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_half_that_is_computed_with_is_rounded_first(dtype: torch.dtype) -> None:
-    """LLVM joins a product and a sum of halves to one step, unless it is told not to."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("emulate", [False, True])
+def test_every_op_rounds_by_itself(dtype: torch.dtype, emulate: bool) -> None:
+    """LLVM and ptxas join a product and a sum to one step, unless they are told not to: then
+    `x * y - x * y` is not zero, and a half is not rounded before it is computed with."""
     x = torch.ones(64, 64, dtype=dtype)
-
-    def kernel(emulate: bool) -> DeviceKernel:
-        (found,) = kernels_of(lambda x, y: x * y + y, x, x, emulate_precision_casts=emulate)
-        return found
+    option = {"emulate_precision_casts": emulate}
+    (kernel,) = kernels_of(lambda x, y: (p := x * y + y) - p.amax(1, keepdim=True), x, x, **option)
 
     def joins(kernel: DeviceKernel) -> bool:
         return "fma.rn." in ptx_of(kernel)
 
-    assert joins(kernel(emulate=False)) and not joins(kernel(emulate=True))
-    assert joins(replace(kernel(emulate=True), rounds=False))  # what the flag is for
+    assert (
+        not joins(kernel) and triton_worker.options(_job(kernel, 90))["enable_fp_fusion"] is False
+    )
+    assert joins(replace(kernel, rounds=False))  # what the flag is for
 
 
 def test_places_that_were_promised_to_fit_32_bits_do() -> None:
