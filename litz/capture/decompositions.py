@@ -319,6 +319,24 @@ def _in_memory_format(
     return (first, *others)
 
 
+def _into_copy(scatter: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A tensor with a part replaced. Eager copies the tensor with its strides first; of one that is
+    expanded, whose elements could not differ then, it makes a plain clone. Torch before 2.13, and
+    of `as_strided_scatter` 2.13 too, foretells the strides of the tensor all the same."""
+    steps = zip(x.stride(), x.shape, strict=True)
+    if any(statically_known_true(s == 0) and statically_known_true(n > 1) for s, n in steps):
+        return scatter(x.clone(), *args, **kwargs)
+    return NotImplemented
+
+
+INTO_COPIES = (
+    aten.select_scatter.default,
+    aten.slice_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.as_strided_scatter.default,
+)
+
+
 # With the position of the image among their arguments.
 BATCH_NORMS = {
     aten.native_batch_norm: 0,
@@ -378,6 +396,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table.pop(getattr(packet, overload), None)
     if IS_OLD:
         table[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention_in_doubles
+    for scatter in INTO_COPIES:
+        assert scatter not in table, f"{scatter} is taken apart, and has a rule of its own"
+        table[scatter] = partial(_into_copy, scatter)
     return {op: _unless_refused(op, apart) for op, apart in table.items()}
 
 

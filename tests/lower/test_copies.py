@@ -53,6 +53,8 @@ WINDOWS: dict[str, Function] = {
     "diagonals": lambda x, y: torch.diagonal_scatter(
         x.view(2, 2, 6).expand(2, 2, 6), y[:2, :2], 1, 0, 2
     ),
+    "row": lambda x, y: torch.select_scatter(x, y[0], 0, -2),
+    "slice": lambda x, y: torch.slice_scatter(x, y[:, :2], 1, 1, 5, 2),
     "empty_slice": lambda x, y: torch.slice_scatter(x, y[:0], 0, 4, 4),
     "copied": lambda x, y: x.clone().copy_(y[0]),
     "converted": lambda x, y: x.clone().copy_(y.double()),
@@ -62,6 +64,26 @@ WINDOWS: dict[str, Function] = {
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_windows_are_replaced(dtype: torch.dtype) -> None:
     agree(WINDOWS, numbers(dtype, 4, 6), numbers(dtype, 4, 6, seed=1))
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (4, 1), (1, 1)], ids=str)
+def test_windows_of_expanded_tensors_are_replaced(shape: tuple[int, int]) -> None:
+    """Eager gives a tensor whose elements lie apart. Torch 2.11 foretells the expanded one's
+    strides, 2.13 does so of `as_strided_scatter`."""
+    x, y = numbers(torch.float32, *shape).expand(4, 6), numbers(torch.float32, 4, 6, seed=1)
+    agree(WINDOWS, x, y)
+    agree({k: lambda x, y, f=f: f(x, y).mT + 1 for k, f in WINDOWS.items()}, x, y)
+    agree(WINDOWS, x, y[:1].expand(4, 6))
+
+
+def test_a_view_by_aten_of_an_expanded_tensor() -> None:
+    """What kernels read of it lies in memory of its own, where its elements share places too."""
+    table: dict[str, Function] = {
+        "computed": lambda x: torch.view_as_complex((x + 1).view(2, 2)[:1].expand(3, 2)),
+        "read": lambda x: torch.view_as_real(torch.view_as_complex(x.expand(3, 4)[:, 2:])) * 2,
+        "transposed": lambda x: torch.view_as_complex(x.view(2, 1, 2).expand(2, 5, 2)).t(),
+    }
+    agree(table, numbers(torch.float32, 4), aten=["view_as_complex", "view_as_real"])
 
 
 def test_a_window_that_shows_an_element_twice_is_atens() -> None:

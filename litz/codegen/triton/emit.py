@@ -258,14 +258,15 @@ class KernelEmitter:
 
     def _register(self, store: Store, value: Text) -> Text:
         """Scratch in a register: numbers alone get their type."""
-        text = self.values.operand(store.value)
+        text = self.values.tensor(store.value)
         return value if text == value.text else self.values.line(text, value.sides, False)
 
     def _store(self, store: Store, value: Text) -> None:
         index = store.index[0]
         self._write(store, self.values.operand(store.value), self.values.value(index).sides)
-        if self.values.loop is None and value.text.isidentifier():
-            self.values.stored[store.buffer.name, index] = value
+        if self.values.loop is None:
+            known = Text(self.values.tensor(store.value), value.sides)
+            self.values.stored[store.buffer.name, index] = known
 
     def _write(self, store: Store, text: str, sides: frozenset[Expr]) -> None:
         access = access_of(self.tile, store.buffer, store.index[0], sides)

@@ -196,9 +196,9 @@ class Folding:
             return self._scan_places(node, text, wide)
         function = _function(kind)
         element = self.v.line(text, sides, looped).text
-        running = self._running(element, function)
+        running = self._running(element, function, wide)
         if not looped:
-            return self.v.line(running, sides, False)
+            return self._in_own_type(node, self.v.line(running, sides, False))
         start = _start(kind, SCANS[kind].combine, wide)
         shape = self.tile.shape(self.tile.outer)
         carried = self.v.name()
@@ -206,17 +206,23 @@ class Folding:
         joined = self.v.line(_joined(function, carried, running), sides, True)
         block = self._masked(element, start)
         folded = (
-            f"tl.sum({block}, {self._along})" if function == "sum"
+            f"tl.sum({block}, {self._along}){_wrapped(wide)}" if function == "sum"
             else f"tl.reduce({block}, {self._reduced(function)})"
         )  # fmt: skip
         self.v.lines.append(f"{carried} = {_joined(function, carried, folded)}")
-        return joined
+        return self._in_own_type(node, joined)
 
-    def _running(self, element: str, function: str) -> str:
+    def _running(self, element: str, function: str, wide: DType) -> str:
         axis = self.tile.rank - 1
         if function == "sum":
-            return f"tl.cumsum({element}, {axis})"
+            return f"tl.cumsum({element}, {axis}){_wrapped(wide)}"
         return f"tl.associative_scan({element}, {axis}, {function})"
+
+    def _in_own_type(self, node: Expr, running: Text) -> Text:
+        """Truth is carried as zeros and ones; who reads it may negate it, or compare it."""
+        if node.args[0].dtype is not BOOL:
+            return running
+        return self.v.line(f"{running.text} != 0", running.sides, self.v.loop is not None)
 
     def _scan_places(self, node: Expr, text: str, wide: DType) -> Text:
         kind, sides, looped = node.attr, self.tile.sides, self.v.loop is not None
@@ -254,6 +260,12 @@ class Folding:
 def _full(shape: str, rank: int, start: str, kind: str) -> str:
     """A number in every row; without outer sides a row is one number."""
     return f"tl.full({shape if rank > 1 else '()'}, {start}, {kind})"
+
+
+def _wrapped(dtype: DType) -> str:
+    """Triton adds small integers up in 32 bits; what is carried from block to block keeps its type,
+    and a sum wraps in it."""
+    return f".to({TYPES[dtype.name]})" if dtype.is_int and dtype.bits < 32 else ""
 
 
 def _joined(function: str, before: str, after: str) -> str:

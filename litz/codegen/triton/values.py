@@ -153,7 +153,7 @@ class Values:
 
     def _found(self, node: Expr) -> Text | None:
         if node.is_const:
-            return Text(self._constant(node))
+            return Text(literal(node.attr, node.dtype))
         if node.op == "size":
             return Text(size_name(node))
         if self.is_pure(node):
@@ -175,17 +175,18 @@ class Values:
         if node.op == "scan":
             return self.scan(node, args[0])
         if node.op in ("cast", "narrow"):
-            text = converted(self.operand(node.args[0]), node.args[0].dtype, node.dtype)
+            text = converted(self.tensor(node.args[0]), node.args[0].dtype, node.dtype)
             return self.line(text, sides, inside)
         if node.op == "bitcast":
-            text = f"{self.operand(node.args[0])}.to({TYPES[node.dtype.name]}, bitcast=True)"
+            text = f"{self.tensor(node.args[0])}.to({TYPES[node.dtype.name]}, bitcast=True)"
             return self.line(text, sides, inside)
         if node.op in ("check_index", "check"):
             return self._checked(node, inside)
         return self.line(self._applied(node), sides, inside)
 
     def _applied(self, node: Expr) -> str:
-        """An op of the table. Numbers take on the type of what stands beside them."""
+        """An op of the table. Numbers take on the type of what stands beside them; where nothing
+        does, as in an op over constants that has no value at compile time, they are typed."""
         dtype = node.args[-1].dtype
         spelling = SPELLING[node.op]
         others = [a for a in node.args if not a.is_const and not self.is_pure(a)]
@@ -196,6 +197,8 @@ class Values:
             self.wrapped(a) if bare or compared else self.operand(a)
             for a in node.args
         ]  # fmt: skip
+        if all(a.is_const for a in node.args):
+            args = [self.tensor(a) for a in node.args]
         if node.op == "isnan" and dtype.is_narrow:
             args = [f"{args[0]}.to(tl.float32)"]
         return spelled(node.op, dtype, *args)
@@ -206,7 +209,8 @@ class Values:
         return text if text.isidentifier() or node.is_const else f"({text})"
 
     def operand(self, node: Expr) -> str:
-        """A value in its own type: a number alone, or arithmetic on axes, would have another."""
+        """A value in its own type: a number alone, or arithmetic on axes, would have another. An
+        f32 may be a bare number here: beside a tensor, and where Triton takes either."""
         if node.is_const:
             text = self.value(node).text
             if node.dtype is F32:
@@ -215,8 +219,10 @@ class Values:
         text = self.wrapped(node)
         return f"{text}.to(tl.int64)" if self.is_pure(node) else text
 
-    def _constant(self, node: Expr) -> str:
-        return literal(node.attr, node.dtype)
+    def tensor(self, node: Expr) -> str:
+        """A value in its own type that is a tensor for sure: it has methods, and operators of
+        Python leave it one."""
+        return typed(self.value(node).text, node.dtype) if node.is_const else self.operand(node)
 
     def full(self, value: Text, node: Expr) -> str:
         """A value in every point of the tile."""
@@ -357,7 +363,7 @@ class Values:
         return self.stored.get((node.buffer.name, node.index[0]))
 
     def _checked(self, node: Expr, inside: bool) -> Text:
-        operands = [self.operand(a) for a in node.args]
+        operands = [self.tensor(a) for a in node.args]  # one of them is what it gives
         sides = frozenset().union(*(self.value(a).sides for a in node.args))
         site: Site = node.attr or Site("index")
         self.checks = True

@@ -26,7 +26,7 @@ from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
 from tests import draws
 from tests.codegen import test_op_tables
-from tests.codegen.triton import faults, parts, sizes
+from tests.codegen.triton import faults, lone_constants, parts, sizes, small_types
 from tests.codegen.triton.apart import told
 from tests.stages import as_array
 from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
@@ -204,7 +204,7 @@ OPS: dict[str, Case] = {
     "outputs": (lambda x: (x, x + 1, x.t(), x.sum(0)), (X,)),
 }  # fmt: skip
 
-WHOLE = {**FUNCTIONS, **OPS}
+WHOLE = {**FUNCTIONS, **OPS, **small_types.CASES}
 
 
 def _interpreter() -> Any:
@@ -346,12 +346,13 @@ BEHAVIOURS: dict[str, Callable[[], Any]] = {
     "numbers too large for e4m3": _too_large,
     **{name: _in_parts(*case) for name, case in parts.CASES.items()},
     **{name: _there(case) for name, case in {**faults.CASES, **sizes.CASES}.items()},
+    **{name: _there(case) for name, case in lone_constants.CASES.items()},
 }
 ROWS = [
     "softmax", "layer_norm", "columns", "full_sum", "argmax", "var", "cumsum",
     "reduce", "logic", "places", "count", "dims", "norms", "log_softmax", "flip", "scans",
     "logcumsumexp", "scan_then_flip", "scan_places", "nan", "bf16", "double", "constant_row",
-    "where", "half", "kept_and_summed", "pad", "group_norm", "infinite_rows",
+    "where", "half", "kept_and_summed", "pad", "group_norm", "infinite_rows", *small_types.CASES,
 ]  # fmt: skip
 # Rows at every distance from an aligned place: of one and two bytes, in a wider buffer, read twice.
 ODD = ["odd_rows", "odd_places", "odd_bytes", "odd_eighths", "odd_views"]
@@ -359,7 +360,7 @@ MEETING = ["scatter", "scatter_add", "scatter_amax", "put", "embedding_grad", "s
 TILED = ["softmax", "columns", "reduce", "transposes", "scans", "unary", "places"]
 SHARED = [
     "full_sum", "argmax", "reduce", "logic", "places", "count", "dims", "nan", "bytes", "one_row",
-    "kept_and_added",
+    "kept_and_added", *small_types.SHARED,
 ]  # fmt: skip
 POINTED = [
     "unary", "half", "casts", "integer", "double", "softmax", "columns", "reduce", "logic", "dims",

@@ -223,6 +223,21 @@ def _add_halves(
 InterpreterBuilder.create_atomic_rmw = _add_halves
 
 
+def _sum(self: Any, given: Any) -> Any:
+    """A sum wraps in its own type; NumPy adds integers of 32 bits up in 64."""
+    data = given.handle.data
+    summed = data.sum(axis=self.axis, keepdims=self.keep_dims, dtype=data.dtype)
+    return self.to_tensor(summed, given.dtype)
+
+
+def _running_sum(self: Any, given: Any) -> list[Any]:
+    data = given.handle.data
+    return [self.to_tensor(data.cumsum(axis=self.axis, dtype=data.dtype), given.dtype)]
+
+
+interpreter.ReduceOps.sum, interpreter.ScanOps.cumsum = _sum, _running_sum
+
+
 @dataclass
 class Interpreted:
     """A device whose kernels the interpreter runs; `spans` are the bytes behind each argument."""
