@@ -403,7 +403,9 @@ def may_be_held(step: Loop | Kernel | Extern) -> bool:
         extents = [a.extent for a in (*step.axes, *step.reduced)]
     else:
         extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
-    return all(n.op != "size" for n in walk(*extents, *exprs_of(step)))
+    # A loop that fills a buffer may have found out how long a symbolic side of it is.
+    sides = [n for b in written(step) for n in (*b.shape, *b.strides)]
+    return all(n.op != "size" for n in walk(*extents, *sides, *exprs_of(step)))
 
 
 AnyStep = TypeVar("AnyStep", bound="Loop | Kernel | Extern")

@@ -251,3 +251,16 @@ def test_ramps_of_integers_are_eagers() -> None:
     -1 are 0."""
     run = torch.compile(lambda: torch.linspace(5, -5, 1001, dtype=torch.int64), backend="litz")
     assert torch.equal(run(), torch.linspace(5, -5, 1001, dtype=torch.int64))
+
+
+def test_what_is_filled_to_a_symbolic_size_is_not_held_with_the_parameters() -> None:
+    """A loop of ones reads no input, and so depends on parameters alone; how long it is was known,
+    but not to the buffer that the call wanted to make once and for all."""
+
+    def program(x0: Any, x1: Any, x2: Any, x3: Any) -> list[Any]:
+        x0[..., 0] = 1
+        return [F.linear(x1, x2), F.layer_norm(x2, x2.shape[-1:]), torch.atan2(x0, x3.abs() + 1)]
+
+    shapes = ((33, 2), (3, 33), (5, 33), (33, 2))
+    calls = [[data(k, shape, float32) for k, shape in enumerate(shapes)]]
+    assert_calls_same(program, calls, {"max_fusion_size": 1}, dynamo=True, parameters=(2,))
