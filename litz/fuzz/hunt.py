@@ -15,6 +15,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import wait
@@ -25,10 +26,12 @@ import torch
 
 from litz.fuzz.compare import REFERENCE, REFUSED, TORCH, Failure, check, check_calls
 from litz.fuzz.coverage import Coverage, reached
+from litz.fuzz.dynamo import ThroughDynamo
 from litz.fuzz.generate import generate
 from litz.fuzz.isolate import Apart, Died, isolated
 from litz.fuzz.locate import stage_of
 from litz.fuzz.program import Program
+from litz.fuzz.runs import captured
 from litz.fuzz.shrink import shrink
 from litz.report import Explanation
 
@@ -283,7 +286,7 @@ class Share:
             found = yield from self._received(LONGEST + SHRINKING + LOCATING)
             seed, self.next = self.next, self.next + self.step
             if isinstance(found, Died):
-                yield Result(len(program.steps), _crash(program, seed, found))
+                yield _crash(program, seed, found)
                 return
             yield found
 
@@ -295,15 +298,30 @@ class Share:
         return self.process.receive(0)
 
 
-def _crash(program: Program, seed: int, died: Died) -> Find:
-    """A program that kills its process, shrunk with a process for each try."""
+def _crash(program: Program, seed: int, died: Died) -> Result:
+    """A program that kills its process, shrunk with a process for each try. One that torch's own
+    capture does not get through in time is set aside: its solver of sizes may take for ever."""
+    if died.status is None and isinstance(isolated(partial(_captures, program), LONGEST), Died):
+        return Result(len(program.steps), aside=TORCH)
 
     def dies(smaller: Program) -> bool:
         return isinstance(isolated(partial(_runs, smaller), LONGEST), Died)
 
     small = shrink(program, dies, 3 * SHRINKING)
     kind = "timeout" if died.status is None else "crash"
-    return Find(seed, _located(small, Failure("litz", kind, f"the process {died}")), small)
+    find = Find(seed, _located(small, Failure("litz", kind, f"the process {died}")), small)
+    return Result(len(program.steps), find)
+
+
+def _captures(program: Program) -> bool:
+    """Run it with eager behind torch's capture, or see that it fails."""
+    _silence()
+    given = (program.manner, program.parameters, captured)
+    run = ThroughDynamo(program.function(), {}, *given, device=program.device)
+    with suppress(Exception):
+        for call in range(program.calls):
+            run(program.fresh_inputs(call))
+    return True
 
 
 def _silence() -> None:

@@ -206,6 +206,8 @@ def _as_strided_scatter(
 ) -> View:  # fmt: skip
     """x with a strided window on its storage replaced: the digits of an address are its index."""
     dtype = dtype_of(like.dtype)
+    if any(n == 0 for n in size):
+        return low.pointwise(like, lambda p: element(x, p, dtype))
     begins = total((low.base_offset[x.buffer], x.offset))  # in eager's memory
     order = sorted((d for d in range(len(size)) if size[d] > 1), key=lambda d: -stride[d])
     reach = 1

@@ -264,3 +264,15 @@ def test_what_is_filled_to_a_symbolic_size_is_not_held_with_the_parameters() -> 
     shapes = ((33, 2), (3, 33), (5, 33), (33, 2))
     calls = [[data(k, shape, float32) for k, shape in enumerate(shapes)]]
     assert_calls_same(program, calls, {"max_fusion_size": 1}, dynamo=True, parameters=(2,))
+
+
+def test_an_empty_window_replaces_nothing() -> None:
+    """Its side of no elements was taken for one of one, whose element is not there."""
+
+    def program(x0: Any) -> list[Any]:
+        v0 = x0.clone()
+        v0.as_strided((x0.numel() // 2,), (2,)).add_(1)
+        return [v0, torch.as_strided_scatter(x0, x0.new_ones(0, 3), (0, 3), (3, 1))]
+
+    assert_same(program, [data(1, (), float32)])
+    assert_same(program, [data(1, (5,), float32)])
