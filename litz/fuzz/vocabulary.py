@@ -184,8 +184,8 @@ FAMILIES = (
         {a} @ {a}.mT ;F.linear({a}, {a}.flatten(0, -2)) ;{a}.mT @ {s} ;torch.outer({a}, {b})
         torch.addmm({s}, {a}, {a}) ;torch.einsum("...i,...j->...ij", {a}, {s}) ;{a}.sort({d})[0]
         {a}.topk(1, {d})[0] ;torch.dot({a}, {s}) ;({a} * {s}).sum(-1)
-        F.scaled_dot_product_attention({a}, {s}, {s})
-        F.scaled_dot_product_attention({a}, {s}, {a}, is_causal=True)
+        F.scaled_dot_product_attention({a}.nan_to_num(0, 0, 0), {s}.nan_to_num(0, 0, 0), {s})
+        F.scaled_dot_product_attention(*2 * [{a}.nan_to_num(0, 0, 0)], {s}, is_causal=True)
     """),
     # Rows that no cache holds, of which little is left.
     _family("long", _float, 1, """
