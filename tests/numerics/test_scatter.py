@@ -148,6 +148,20 @@ def test_sizes_that_only_a_call_knows() -> None:
         assert found.litz <= max(found.eager, 0.51), found
 
 
+@pytest.mark.filterwarnings("ignore:The reduce argument")
+@pytest.mark.parametrize("name", ["index_add", "product by a number", "index_put"])
+def test_few_points_of_sizes_that_only_a_call_knows(name: str) -> None:
+    """Few beside many rows at first, then more of them than rows: the same graph serves both."""
+    symbolic = Symbolic(SCATTERS[name])
+    for rows, n in ((3000, 200), (40, 500), (5000, 3)):
+        x = numbers(rows, WIDTH, dtype=torch.bfloat16)
+        given = x, _index(n), numbers(n, WIDTH, dtype=torch.bfloat16, seed=1)
+        exact, eager = _exact(name, *given), SCATTERS[name](*given)
+        (found,) = measured([exact], [eager], [symbolic(*given)])
+        assert found.litz <= max(found.eager, 0.51), (rows, n, found)
+    assert symbolic.graphs == 1
+
+
 READS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "gather": lambda w, i: w.gather(0, _wide(i)),
     "index_select": lambda w, i: w.index_select(0, i),
