@@ -399,13 +399,13 @@ def may_be_held(step: Loop | Kernel | Extern) -> bool:
     """Whether what a step makes of parameters is the same at each call, whatever its sizes."""
     if isinstance(step, Extern):
         return step.packs or step.asks
-    if isinstance(step, Loop):
-        extents = [a.extent for a in (*step.axes, *step.reduced)]
-    else:
-        extents = [a.extent for phase in step.phases for a in (*step.outer, *phase.inner)]
-    # A loop that fills a buffer may have found out how long a symbolic side of it is.
-    sides = [n for b in written(step) for n in (*b.shape, *b.strides)]
-    return all(n.op != "size" for n in walk(*extents, *sides, *exprs_of(step)))
+    loops = [(*step.axes, *step.reduced)] if isinstance(step, Loop) else []
+    loops += [(*step.outer, *p.inner) for p in step.phases] if isinstance(step, Kernel) else []
+    sizes = [
+        a.extent for axes in loops for a in axes
+    ]  # a fill may know its own where its buffer does not
+    sizes += [n for b in written(step) for n in (*b.shape, *b.strides)]
+    return all(n.op != "size" for n in walk(*sizes, *exprs_of(step)))
 
 
 AnyStep = TypeVar("AnyStep", bound="Loop | Kernel | Extern")

@@ -24,6 +24,7 @@ from litz.ir.expr import (
 )
 from litz.ir.index import ONE, product, ravel, simplify, simplify_indices
 from litz.ir.program import Buffer, Kernel, Phase, Store, exprs_of, loads
+from litz.ir.stored import guarded
 
 
 def settle_scratch(kernel: Kernel, row: int, first: int) -> tuple[Kernel, tuple[Buffer, ...]]:
@@ -100,7 +101,7 @@ def _computed_again(kernel: Kernel, buffer: Buffer, made: tuple[Expr, Expr]) -> 
         here = substitute(value, {variable: node.index[0]})
         if node.guard is None:
             return here
-        return apply("where", node.guard, here, const(0, here.dtype))
+        return apply("where", node.guard, guarded(here, node.guard), const(0, here.dtype))
 
     scratch = tuple(b for b in kernel.scratch if b != buffer)
     return replace(_rewritten(kernel, change, buffer), scratch=scratch)

@@ -42,3 +42,30 @@ def test_what_is_computed_again_elsewhere_takes_what_it_reads_along() -> None:
     x = draws.numpy_generator(0).standard_normal(16).astype(np.float32)
     (before,), (after,) = (run_kernels(g, [x]) for g in (graph, replace(graph, body=(settled,))))
     assert not placed and np.array_equal(before, after)
+
+
+SHIFTED = """
+input x: f32[12]
+buffer y: f32[12]
+kernel shifted:
+  outer i < 3
+  scratch row: f32[4]
+  phase r < 4:
+    row[r] = x[i * 4 + r] * f32(2.0)
+  phase r < 4:
+    y[i * 4 + r] = guarded(r >= 1, row[r + -1])
+output y
+"""
+
+
+def test_what_is_computed_again_reads_only_where_it_was_read() -> None:
+    """The row before the first one is not there."""
+    graph = parse_graph(SHIFTED)
+    (kernel,) = graph.body
+    assert isinstance(kernel, Kernel)
+    settled, placed = settle_scratch(kernel, 1024, 2)
+    reads = [n for n in loads(*exprs_of(settled)) if n.buffer.name == "x"]
+    assert not settled.scratch and reads and all(n.guard is not None for n in reads)
+    x = draws.numpy_generator(0).standard_normal(12).astype(np.float32)
+    (before,), (after,) = (run_kernels(g, [x]) for g in (graph, replace(graph, body=(settled,))))
+    assert not placed and np.array_equal(before, after)
