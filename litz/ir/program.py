@@ -401,10 +401,8 @@ def may_be_held(step: Loop | Kernel | Extern) -> bool:
         return step.packs or step.asks
     loops = [(*step.axes, *step.reduced)] if isinstance(step, Loop) else []
     loops += [(*step.outer, *p.inner) for p in step.phases] if isinstance(step, Kernel) else []
-    sizes = [
-        a.extent for axes in loops for a in axes
-    ]  # a fill may know its own where its buffer does not
-    sizes += [n for b in written(step) for n in (*b.shape, *b.strides)]
+    sizes = [a.extent for axes in loops for a in axes]
+    sizes += [n for b in written(step) for n in (*b.shape, *b.strides)]  # a fill may know more
     return all(n.op != "size" for n in walk(*sizes, *exprs_of(step)))
 
 
