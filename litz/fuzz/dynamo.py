@@ -17,7 +17,7 @@ import torch
 
 from litz.backend import litz
 from litz.fuzz.program import Manner
-from litz.fuzz.runs import Elsewhere
+from litz.fuzz.runs import on_device
 from litz.report import Explanation, unread
 
 Function = Callable[..., Any]
@@ -139,13 +139,9 @@ class ThroughDynamo:
         self.calls += 1
 
     def _run(self, inputs: Sequence[torch.Tensor]) -> Tensors:
-        if self.device == "cpu":
-            return self._run_there(inputs)
-        there = Elsewhere(self.device)
-        given = [there.moved(t) for t in inputs]
-        return there.back(self._run_there(given))
+        return on_device(self._run_there, self.device, inputs)
 
-    def _run_there(self, inputs: Sequence[torch.Tensor]) -> Tensors:
+    def _run_there(self, *inputs: torch.Tensor) -> Tensors:
         if not self.manner.gradients:
             with torch.no_grad():
                 return list(self._called(*inputs))

@@ -7,7 +7,6 @@ falls back to eager.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,8 +16,6 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_function
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from litz.capture import decompositions
 from litz.compiler import compile_graph
@@ -65,7 +62,8 @@ class Compiled:
         return run
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return on_device(self.traced, self.device, inputs)
+        with torch.no_grad():
+            return on_device(self.traced, self.device, inputs)
 
 
 def on_device(
@@ -73,13 +71,10 @@ def on_device(
 ) -> list[torch.Tensor]:
     """Call with inputs of the CPU where a device has them; results are of the CPU again."""
     if device == "cpu":
-        with torch.no_grad():
-            return list(run(*inputs))
+        return list(run(*inputs))
     there = Elsewhere(device)
     given = [there.moved(t) for t in inputs]
-    with torch.no_grad():
-        results = list(run(*given))
-    return there.back(results)
+    return there.back(list(run(*given)))
 
 
 class Elsewhere:
@@ -129,7 +124,8 @@ def traced(
     run = aot_function(
         function, fw_compiler=_kept, inference_compiler=_kept, keep_inference_input_mutations=True
     )
-    return on_device(run, device, inputs)
+    with torch.no_grad():
+        return on_device(run, device, inputs)
 
 
 def captured(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
@@ -138,30 +134,8 @@ def captured(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
     return hook(module, inputs)  # type: ignore[no-any-return]
 
 
-def is_foretold(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> bool:
-    """Whether torch foretells how every value lies in memory, down to the strides of dimensions of
-    one element: an op behind such a value may make much of them."""
-    real: list[Any] = []
-    foretold: list[Any] = []
-    with torch.no_grad():
-        with Layouts(real):
-            function(*copy.deepcopy(list(inputs)))
-        with FakeTensorMode() as fake, Layouts(foretold):
-            function(*(fake.from_tensor(t) for t in inputs))
-    return real == foretold
-
-
-class Layouts(TorchFunctionMode):
-    """Notes the shape and the strides of every tensor that a call gives."""
-
-    def __init__(self, seen: list[Any]) -> None:
-        super().__init__()
-        self.seen = seen
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        made = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
-        self.seen += [(tuple(t.shape), t.stride()) for t in made if t.numel()]
-        return result
+def promised(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results as torch foretells them, without values: their shapes and strides."""
+    with torch.no_grad(), FakeTensorMode() as fake:
+        given = [fake.from_tensor(t) for t in inputs]
+        return list(function(*given)) + given

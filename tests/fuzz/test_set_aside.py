@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import is_fake
 
 from litz.fuzz import Tally, check, check_calls, data, generate, hunt
 from litz.fuzz.compare import REFERENCE, TORCH
@@ -16,7 +15,6 @@ from litz.fuzz.hunt import DEADLY, Result, _crash
 from litz.fuzz.isolate import Died
 from litz.fuzz.program import Manner
 from litz.fuzz.reference import run_wide
-from litz.fuzz.runs import is_foretold
 from tests.fuzz.hunting import command
 
 # Nothing can be traced, as in a process that was forked from one with a GPU.
@@ -86,18 +84,6 @@ def test_a_program_that_torch_never_ends_to_capture_is_set_aside(
     program = generate(1)
     found = _crash(program, 1, Died(None))
     assert (found.find, found.aside, found.steps) == (None, TORCH, len(program.steps))
-
-
-def test_strides_that_torch_does_not_foresee_are_its_own() -> None:
-    """Of dimensions of one element too: the next op may make much of them."""
-    x = torch.zeros(2, 3)
-    assert is_foretold(lambda t: [t.t() + 1], [x])
-    laid = torch.empty_strided((1, 3), (7, 1))
-
-    def lies_otherwise(t: torch.Tensor) -> list[torch.Tensor]:
-        return [(t if is_fake(t) else t.as_strided((1, 3), (3, 1))).relu()]
-
-    assert not is_foretold(lies_otherwise, [laid])
 
 
 def _fails_in_float64(x: torch.Tensor) -> list[torch.Tensor]:

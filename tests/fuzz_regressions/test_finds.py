@@ -231,10 +231,16 @@ def test_the_sums_of_attention_may_lie_a_symbolic_number_of_heads_apart() -> Non
     def program(x0: Any, x1: Any, x2: Any) -> list[Any]:
         return [torch.cat([x2[1:], x2[:-1]]), F.scaled_dot_product_attention(x0, x1, x1)]
 
+    def masked(x0: Any, x1: Any, x2: Any) -> list[Any]:
+        causal = F.scaled_dot_product_attention(x0, x1, x1, is_causal=True)
+        return [causal, F.scaled_dot_product_attention(x0, x1, x0, attn_mask=x2.to(x0.dtype))]
+
     for dtype in (torch.float64, float32):
         heads = [data(k, (2, 3, 3, 2), dtype) for k in range(2)]
         calls = [[*heads, data(1, (2, 3, 1), float32)]]
         assert_calls_same(program, calls, {}, gradients=True, dynamo=True)
+        calls = [[*heads, data(1, (3, 3), float32)]]
+        assert_calls_same(masked, calls, {}, gradients=True, dynamo=True)
 
 
 def test_the_norm_of_one_number_has_no_dimension() -> None:

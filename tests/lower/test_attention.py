@@ -360,14 +360,18 @@ def test_flex(score: str, visible: str) -> None:
 
 @pytest.mark.parametrize("along", [-1, -2, -3], ids=["width", "rows", "heads"])
 @pytest.mark.parametrize("expanded", list(itertools.product((False, True), repeat=3))[1:])
-def test_expanded_operands(expanded: tuple[bool, ...], along: int) -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_expanded_operands(expanded: tuple[bool, ...], along: int, causal: bool) -> None:
     """Their index in memory does not name the axis that they are expanded along: a kernel that was
     attention when it was lowered was none when it was scheduled."""
     draws.seed(3)
     shape = [2, 3, 17, 8]
     cut = [1 if k - 4 == along else n for k, n in enumerate(shape)]
     inputs = [torch.randn(cut if e else shape).expand(shape) for e in expanded]
-    run = compiled(sdpa)
-    exact = sdpa(*_wide(tuple(inputs)))
-    error = (run(*inputs).double() - exact).abs().max()
-    assert error <= 2 * (sdpa(*inputs).double() - exact).abs().max() + 1e-7
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, k, v, is_causal=causal)
+
+    exact = function(*_wide(tuple(inputs)))
+    error = (compiled(function)(*inputs).double() - exact).abs().max()
+    assert error <= 2 * (function(*inputs).double() - exact).abs().max() + 1e-7
