@@ -20,7 +20,7 @@ a failure is set aside: it is returned, and its `who` says why, so that a hunt c
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,9 +30,10 @@ import torch
 
 from litz.errors import CompileFailed, UnsupportedOp
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
+from litz.fuzz.foretold import Which, as_foretold, steps
 from litz.fuzz.program import PLAIN, Manner
 from litz.fuzz.reference import Watched, memory, run_wide
-from litz.fuzz.runs import Compiled, captured, promised, traced
+from litz.fuzz.runs import Compiled, captured, traced
 from litz.report import Explanation, Fallback
 
 EAGER, SPREAD = 2.0, 8.0
@@ -128,7 +129,7 @@ def check(
         if failure is not None:
             if _is_refused(failure, notes):
                 return replace(failure, who=REFUSED)
-            is_torchs = _torch_fails(function, meant, inputs, failure, device)
+            is_torchs = _torch_fails(function, compiled, meant, inputs, failure, device)
             return replace(failure, who=TORCH) if is_torchs else failure
     return None
 
@@ -165,8 +166,10 @@ def check_calls(
         return None
     if _is_refused(ours, notes):
         return replace(ours, who=REFUSED)
-    if _is_misforetold(function, meant[ours.call], calls[ours.call], ours):
-        return replace(ours, who=TORCH)
+    if ours.kind == "strides":
+        for told in _foretold(meant_by(function, manner), meant, calls):
+            if failure_of_calls(compiled, told, calls, labels) is None:
+                return replace(ours, who=TORCH)
     theirs = ThroughDynamo(function, {}, *given, backend=captured, device=device)
     torchs = failure_of_calls(theirs, meant, calls, labels)
     is_torchs = torchs is not None and (torchs.kind, torchs.label) == (ours.kind, ours.label)
@@ -237,24 +240,29 @@ def _judged(
 
 
 def _torch_fails(
-    function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor], like: Failure,
-    device: str,
+    function: Callable[..., Any], compiled: Compiled, meant: Meaning,
+    inputs: Sequence[torch.Tensor], like: Failure, device: str,
 ) -> bool:  # fmt: skip
     """Whether torch's own capture is wrong in the same way: with eager behind it, or in what it
-    says of a result's shape and strides."""
-    if _is_misforetold(function, meant, inputs, like):
-        return True
+    says of strides."""
+    if like.kind == "strides":
+        for (told,) in _foretold(function, [meant], [inputs]):
+            if failure_of_run(like.who, compiled, told, inputs) is None:
+                return True
     found = failure_of_run(like.who, partial(traced, function, device), meant, inputs)
     return found is not None and (found.kind, found.label) == (like.kind, like.label)
 
 
-def _is_misforetold(
-    function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor], like: Failure
-) -> bool:
-    if like.kind not in ("strides", "shape"):
-        return False
-    foretold, eager = promised(function, inputs)[like.label], meant.eager[like.label]
-    return foretold.shape != eager.shape or _steps(foretold) != _steps(eager)
+def _foretold(
+    function: Callable[..., Any], meant: list[Meaning], calls: Sequence[Sequence[torch.Tensor]]
+) -> Iterator[list[Meaning]]:
+    """The same meaning, laid out as torch foretells it."""
+    for which in Which:
+        told = []
+        for known, inputs in zip(meant, calls, strict=True):
+            results, given = as_foretold(function, inputs, which)
+            told.append(replace(known, inputs=given, eager=results + given))
+        yield told
 
 
 def assert_same(
@@ -315,20 +323,13 @@ def _difference(
         return "type", f"{got.dtype}, eager gives {eager.dtype}"
     if got.shape != eager.shape:
         return "shape", f"{list(got.shape)}, eager gives {list(eager.shape)}"
-    if _steps(got) != _steps(eager):
+    if steps(got) != steps(eager):
         return "strides", f"{got.stride()}, eager gives {eager.stride()}"
     if not got.numel():
         return None
     if not eager.is_floating_point():
         return _integer_difference(got, eager, exact, noisy)
     return _float_difference(got, eager, exact, noisy)
-
-
-def _steps(tensor: torch.Tensor) -> list[int]:
-    """Strides that mean something: not those of a dimension of one, or of nothing."""
-    if not tensor.numel():
-        return []
-    return [s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1]
 
 
 def _integer_difference(

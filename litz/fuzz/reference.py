@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+Tensors = list[torch.Tensor]
 HALVES = (torch.float16, torch.bfloat16)
 ROUNDED = (torch.float32, *HALVES)
 
@@ -47,6 +48,7 @@ WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
 # Calls that add up long rows. What they round are sums of neighbours, which may be far larger than
 # the result: so neighbours among their operands move together as well.
 SUMS, STRETCHES = frozenset(("sum", "mean", "nansum", "nanmean")), 8
+NOTHING = 1e-12  # beside an operand: float64 rounds to it, and no narrower type comes as near
 KEEPS_STATISTICS = frozenset(("batch_norm", "instance_norm"))  # in operands, beside their result
 
 
@@ -89,7 +91,8 @@ class Widened(TorchFunctionMode):
             near = [self._near(t, d, function) for t, d in zip(old, types_seen, strict=True)]
             moved = iter(near)
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(moved), (args, kwargs))
-            result = function(*args, **kwargs)
+            exact, result = result, function(*args, **kwargs)
+            self._vanish(_tensors(result), _tensors(exact), old)
             for tensor, was, now in zip(given, old, near, strict=True) if keeps else ():
                 if not torch.allclose(tensor, was, 0, 0, equal_nan=True):  # not one that was read
                     _overwrite(tensor, now)
@@ -174,6 +177,15 @@ class Widened(TorchFunctionMode):
             off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
             _overwrite(tensor, ((tensor / step + off / 2).round() * step).to(dtype))
 
+    def _vanish(self, results: Tensors, exact: Tensors, given: Tensors) -> None:
+        """Equal numbers less their mean are nothing, or what a type rounds their mean by. Float64
+        has one of the two; the other is as right."""
+        nothing = NOTHING * max((_largest(t) for t in given), default=0.0)
+        for near, true in zip(results, exact, strict=True):
+            if near.is_floating_point():
+                coin = torch.rand(near.shape, generator=self.source) < 0.5
+                _overwrite(near, torch.where((true.abs() <= nothing) & coin, 0.0, near))
+
     def _turn(self, function: Any, tensor: torch.Tensor) -> None:
         """The sign of a NaN says nothing, nor that of a zero chosen among zeros or summed of them:
         a sum that begins with its first number may be -0.0, one that begins with 0.0 is not."""
@@ -191,12 +203,18 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.copy_(values)
 
 
+def _largest(tensor: torch.Tensor) -> float:
+    """Of the numbers that are finite."""
+    finite = tensor.detach()[tensor.isfinite()].abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
 def _ulp(dtypes: list[torch.dtype]) -> float:
     """Of the coarsest."""
     return max(float(torch.finfo(d).eps) for d in dtypes if d.is_floating_point)
 
 
-def changed_by(function: Any, args: Any, result: Any) -> list[torch.Tensor]:
+def changed_by(function: Any, args: Any, result: Any) -> Tensors:
     """The tensors that a call gives or writes into."""
     return [args[0]] if _name(function) == "__setitem__" else _tensors(result)
 
@@ -215,7 +233,7 @@ def _name(function: Any) -> str:
     return getattr(function, "__name__", "")
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
+def _tensors(tree: Any) -> Tensors:
     return [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)]
 
 
@@ -228,7 +246,7 @@ def memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def widened(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def widened(tensors: Sequence[torch.Tensor]) -> Tensors:
     """Copies, floats in float64; what shared memory shares it still."""
     storages: dict[int, torch.Tensor] = {}
     return [_rebased(t, storages) for t in tensors]
@@ -263,7 +281,7 @@ def run_wide(
     seen: list[torch.dtype],
     noise: float,
     seed: int = 0,
-) -> list[torch.Tensor]:
+) -> Tensors:
     """The results and the inputs as they are left, in float64."""
     wide = widened(inputs)
     with torch.no_grad(), default_dtype(torch.float64), Widened(seen, noise, seed):

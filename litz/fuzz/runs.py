@@ -15,7 +15,7 @@ import torch.fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.aot_autograd import aot_function
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from litz.capture import decompositions
 from litz.compiler import compile_graph
@@ -132,10 +132,3 @@ def captured(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
     """A backend: torch's own part as Litz asks for it, with eager behind it."""
     hook: Callable[..., Any] = aot_autograd(fw_compiler=_kept, keep_inference_input_mutations=True)
     return hook(module, inputs)  # type: ignore[no-any-return]
-
-
-def promised(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results as torch foretells them, without values: their shapes and strides."""
-    with torch.no_grad(), FakeTensorMode() as fake:
-        given = [fake.from_tensor(t) for t in inputs]
-        return list(function(*given)) + given

@@ -17,7 +17,8 @@ from litz.fuzz.generate import generate
 from litz.fuzz.program import Program
 from tests.codegen.triton.apart import told
 
-PROGRAMS = [str(seed) for seed in range(24)]
+# Without one whose op is refused by name, and two that the interpreter takes 20 seconds for.
+PROGRAMS = [str(seed) for seed in range(27) if seed not in (3, 10, 12)]
 
 
 def run(name: str) -> list[dict[str, Any]]:
@@ -28,7 +29,7 @@ def run(name: str) -> list[dict[str, Any]]:
     program = generate(int(name))
     with there.interpreting():
         failure = judged(program)
-    assert failure is None or failure.is_set_aside, f"{failure}\n{program.text()}"
+    assert failure is None, f"{failure}\n{program.text()}"
     return []
 
 

@@ -15,6 +15,7 @@ from litz.fuzz.hunt import DEADLY, Result, _crash
 from litz.fuzz.isolate import Died
 from litz.fuzz.program import Manner
 from litz.fuzz.reference import run_wide
+from litz.fuzz.runs import Compiled
 from tests.fuzz.hunting import command
 
 # Nothing can be traced, as in a process that was forked from one with a GPU.
@@ -114,3 +115,42 @@ def test_statistics_that_a_norm_keeps_are_rounded() -> None:
         assert not torch.equal(kept, moved)
         torch.testing.assert_close(kept, moved)
     assert torch.equal(exact[1], noisy[1])  # what is read stays
+
+
+def _pads_what_lies_ambiguously(x: torch.Tensor) -> list[torch.Tensor]:
+    """Eager's sum is row-major, torch foretells the strides of x; the pad asks for them. The roll
+    is foretold as eager's is here, though for another reason."""
+    return [torch.nn.functional.pad((x + x).permute(0, 2, 3, 1), (-1, 1, 0, 1)).roll(1, -3)]
+
+
+AMBIGUOUS = data(1, (2, 1, 1, 2), torch.float32).transpose(-1, -2)
+
+
+def test_strides_are_torchs_if_eager_gives_them_once_torch_is_right() -> None:
+    once = check(_pads_what_lies_ambiguously, [AMBIGUOUS])
+    manner = Manner(dynamo=True, automatic=True)
+    often = check_calls(_pads_what_lies_ambiguously, [[AMBIGUOUS]], manner=manner)
+    assert once is not None and often is not None
+    assert (once.who, once.kind) == (often.who, often.kind) == (TORCH, "strides")
+
+
+def test_other_strides_are_litzs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though torch foretells this program's wrongly."""
+    runs = Compiled.__call__
+
+    def otherwise(self: Compiled, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        (found,) = runs(self, inputs)
+        return [found.transpose(0, -2).contiguous().transpose(0, -2)]
+
+    monkeypatch.setattr(Compiled, "__call__", otherwise)
+    found = check(_pads_what_lies_ambiguously, [AMBIGUOUS])
+    assert found is not None and (found.who, found.kind) == ("litz", "strides")
+
+
+def test_equal_numbers_less_their_mean_may_be_nothing_or_not() -> None:
+    def is_something(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.nn.functional.instance_norm(x).bool()]
+
+    x = torch.full((1, 1, 3), 0.7)
+    noisy = [run_wide(is_something, [x], [x.dtype] * 4, 1, seed)[0] for seed in range(8)]
+    assert any(run.any() for run in noisy) and not all(run.all() for run in noisy)
