@@ -52,6 +52,7 @@ class Target:
     # more than on any CPU. Neither follows from `threads`: a sum is the same on any machine.
     few_rows: int = 0
     most_pieces: int = 0
+    shared_bytes: int = 0  # of a multiprocessor that one program may have, on a GPU
     # The longest row that a program holds whole, if there is a limit: a longer one comes in blocks.
     longest_row: int = 0
     copies_tiles: bool = False  # whether an engine of its own copies tiles of matrices
@@ -205,6 +206,11 @@ NOT_ON_CUDA = frozenset(
 )
 
 
+# By capability, as CUDA's programming guide lists it; what is not listed has no less than 64.
+SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227}
+LEAST_SHARED_KIB = 64
+
+
 def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:0") -> Target:
     """A GPU: a thread loads 16 bytes at a time, and a row is short if a multiprocessor holds it."""
     return Target(
@@ -223,6 +229,7 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         holds=False,  # that a parameter was written to behind torch's back, only a copy would show
         few_rows=256,
         most_pieces=1024,
+        shared_bytes=SHARED_KIB.get(capability, LEAST_SHARED_KIB) << 10,
         longest_row=16384,
         copies_tiles=capability >= (9, 0),
         # Before it, Triton goes through a half that it cuts, and rounds some numbers twice.

@@ -89,6 +89,7 @@ def replace_by_full(graph: Graph, node: Node, element: torch.Tensor) -> None:
             aten.full.default, (list(value.shape), element.item()), kwargs
         )
     _replace(graph, node, full)
+    full.meta["val"] = value.new_empty(value.shape)  # row-major, where a view began elsewhere
 
 
 def replace_by_attribute(graph: Graph, node: Node, tensor: torch.Tensor) -> None:

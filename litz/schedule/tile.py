@@ -72,6 +72,8 @@ SHARED_ROW = 2048
 # 50304 467 to 430, softmax along columns 134 to 106, a long cumsum 129 to 97; of two bytes it
 # costs more than it brings (softmax of 50304 401 to 427).
 STORED_STAGES = 3
+# Bytes of shared memory that are left for tiles whose points change threads.
+REARRANGED = 32 << 10
 # Candidates: the most points a program takes, and a thread; loads that are under way ahead of use.
 MOST_POINTS = 1 << 15
 MOST_POINTS_A_THREAD = 64
@@ -265,7 +267,7 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
     if rows >= PROGRAMS * target.threads and longest <= target.longest_row:
         short = min(ROW_WARPS, _warps(block * row, POINTS_A_SHORT_ROW_WARP))
         warps = min(warps, max(short, _warps(block * row, POINTS_A_ROW_WARP)))
-    stages = _stages(kernel) if longest > row else 1
+    stages = _stages(kernel, block * row, target) if longest > row else 1
     return Tiling((block,) * len(kernel.outer), row, warps=warps, stages=stages)
 
 
@@ -278,14 +280,19 @@ def _columns(kernel: Kernel, target: Target, rows: int, longest: int) -> Tiling:
         block //= 2
     row = min(power_of_two(longest), COLUMN_ROWS * most // block)
     warps = _warps(block * row, POINTS_A_COLUMN_WARP)
-    stages = _stages(kernel) if longest > row else 1
+    stages = _stages(kernel, block * row, target) if longest > row else 1
     return Tiling((block,) * len(kernel.outer), row, warps=warps, stages=stages)
 
 
-def _stages(kernel: Kernel) -> int:
-    """Blocks of a row that are under way in a loop."""
-    stored = [s.buffer.dtype.bytes for p in kernel.phases if p.inner for s in p.inside]
-    return STORED_STAGES if stored and min(stored) >= 4 else 1
+def _stages(kernel: Kernel, points: int, target: Target) -> int:
+    """Blocks of a row that are under way in a loop: those that come lie in shared memory."""
+    rows = [p for p in kernel.phases if p.inner]
+    stored = [s.buffer.dtype.bytes for p in rows for s in p.inside]
+    if not stored or min(stored) < 4:
+        return 1
+    read = [sum(n.dtype.bytes for n in loads(*(s.value for s in p.stores))) for p in rows]
+    room = target.shared_bytes - REARRANGED
+    return min(STORED_STAGES, 1 + room // (points * max(*read, 1)))
 
 
 def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:

@@ -282,3 +282,10 @@ def test_an_empty_window_replaces_nothing() -> None:
 
     assert_same(program, [data(1, (), float32)])
     assert_same(program, [data(1, (5,), float32)])
+
+
+def test_a_view_of_equal_numbers_that_becomes_a_fill_begins_where_that_does() -> None:
+    def program(x0: Any) -> list[Any]:
+        return [x0.new_ones((1, 1, 3)).tensor_split(3, 2)[1] % 3]
+
+    assert_same(program, [data(1, (), float32)])

@@ -234,6 +234,8 @@ class KernelEmitter:
         self._stores(phase.stores)
         values.lines.append("tl.debug_barrier()")
         body, values.loop, values.lines = values.lines, None, values.before
+        # A loop keeps the type of a name: here a row that was a vector before becomes a number.
+        values.before.append(f"{row.attr} = tl.full((), 0, {number})")
         values.before.append(f"for step in range({values.count(row.extent)}):")
         values.before += [INDENT + line for line in body]
 

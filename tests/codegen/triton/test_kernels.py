@@ -123,6 +123,39 @@ def test_every_op_rounds_by_itself(dtype: torch.dtype, emulate: bool) -> None:
     assert joins(replace(kernel, rounds=False))  # what the flag is for
 
 
+def test_a_row_may_be_a_vector_and_then_be_walked() -> None:
+    """A loop of Triton's keeps the types of the names that it sets."""
+
+    def several(
+        x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, n: torch.Tensor
+    ) -> list[torch.Tensor]:
+        more, filled = x + 1, y.index_fill(1, n, 2)  # that many ops, in this order, are one kernel
+        return [more, z.scatter_reduce(0, z.long() % 3, z, "amax"), filled]
+
+    given = torch.ones(3, 2), torch.ones(2, 3), torch.ones(3, 2), torch.tensor([-1, -1, 0, 1])
+    made = kernels_of(several, *given, aggressive_fusion=True)
+    (kernel,) = (k for k in made if "tl.arange" in k.text and "for step in range(" in k.text)
+    assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count", "stages"),
+    [(torch.float32, 3, 3), (torch.float32, 11, 2), (torch.float64, 11, 1)],
+)
+def test_blocks_that_are_under_way_fit_the_shared_memory(
+    dtype: torch.dtype, count: int, stages: int
+) -> None:
+    def plus_many(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        return sum(others, start=x.softmax(1))
+
+    with FakeTensorMode():
+        given = [torch.empty(4096, 50304, dtype=dtype) for _ in range(count)]
+        (kernel,) = kernels_of(plus_many, *given)
+    assert kernel.stages == stages
+    shared = compile_kernels((kernel,), 90, 1)[kernel.name].shared
+    assert shared <= cuda((9, 0), 132).shared_bytes
+
+
 def test_places_that_were_promised_to_fit_32_bits_do() -> None:
     with FakeTensorMode():
         x = torch.empty(1 << 16, 1 << 16, dtype=torch.int8)
