@@ -21,6 +21,7 @@ from torch._guards import TracingContext
 from litz.capture.decompositions import decompositions
 from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
 from litz.capture.effects import effects_stay
+from litz.capture.shown import show_inputs
 from litz.ir.graph import NamedTensor
 
 # One thread compiles at a time: tables that stages share (nodes by their content, sizes by their
@@ -59,19 +60,24 @@ def through_autograd(
     plain: list[Callable[..., Any]] = []  # the graph, if nothing need stand around it
     modes = reason_in_modes(inputs)  # asked here: AOTAutograd traces in modes of its own
 
-    def compiler(kind: str) -> Callable[..., Any]:
-        return lambda gm, args: compile_graph(gm, args, kind)
+    def forward(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
+        show_inputs(gm)
+        return compile_graph(gm, args, "forward")
+
+    def backward(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
+        return compile_graph(gm, args, "backward")
 
     def inference(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
         gm.meta[STATIC] = _parameters()
+        show_inputs(gm)
         compiled = compile_graph(gm, args, "inference")
         if modes is None and reason_to_wrap(gm, inputs) is None:
             plain.append(compiled)
         return compiled
 
     hook = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
+        fw_compiler=forward,
+        bw_compiler=backward,
         inference_compiler=inference,
         partition_fn=partition,
         decompositions=decompositions(),

@@ -322,7 +322,10 @@ def _in_memory_format(
 def _into_copy(scatter: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """A tensor with a part replaced. Eager copies the tensor with its strides first; of one that is
     expanded, whose elements could not differ then, it makes a plain clone. Torch before 2.13, and
-    of `as_strided_scatter` 2.13 too, foretells the strides of the tensor all the same."""
+    of `as_strided_scatter` 2.13 too, foretells the strides of the tensor all the same. One without
+    elements stays as it is: its clone would be expanded, too."""
+    if statically_known_true(x.numel() == 0):
+        return NotImplemented
     steps = zip(x.stride(), x.shape, strict=True)
     if any(statically_known_true(s == 0) and statically_known_true(n > 1) for s, n in steps):
         return scatter(x.clone(), *args, **kwargs)

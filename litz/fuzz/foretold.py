@@ -36,17 +36,25 @@ def steps(tensor: torch.Tensor) -> list[int]:
 
 def as_foretold(
     function: Callable[..., Any], inputs: Sequence[torch.Tensor], which: Which
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+) -> list[torch.Tensor]:
     """The results, and the inputs as they are left."""
     given = copy.deepcopy(list(inputs))
     with torch.no_grad(), _Foretold(which):
-        return list(function(*given)), given
+        return list(function(*given)) + given
+
+
+def is_shape_misforetold(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether torch foretells an op a result of another shape than eager gives."""
+    given, mode = copy.deepcopy(list(inputs)), _Foretold(Which.ONES)
+    with torch.no_grad(), mode:
+        function(*given)
+    return mode.other_shapes
 
 
 class _Foretold(TorchDispatchMode):
     def __init__(self, which: Which) -> None:
         super().__init__()
-        self.which, self.fake = which, FakeTensorMode()
+        self.which, self.fake, self.other_shapes = which, FakeTensorMode(), False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -69,7 +77,10 @@ class _Foretold(TorchDispatchMode):
         return self.fake.from_tensor(value) if isinstance(value, torch.Tensor) else value
 
     def _laid(self, result: Any, foretold: Any) -> Any:
-        if not isinstance(result, torch.Tensor) or result.shape != foretold.shape:
+        if not isinstance(result, torch.Tensor):
+            return result
+        if result.shape != foretold.shape:
+            self.other_shapes = True
             return result
         if steps(result) == steps(foretold):  # the same elements, whichever way
             return result.as_strided(result.shape, foretold.stride())

@@ -112,6 +112,8 @@ class Widened(TorchFunctionMode):
                     self._snap(tensor, dtype)
                 elif not is_exact(function):
                     self._move(tensor, dtype, rounds * _ulp([dtype, *inside]))
+                if _name(function) == "group_norm":
+                    self._shift(tensor, dtype, *args, **kwargs)
                 self._turn(function, tensor)
                 self._move_gradient(tensor, dtype)
         return result
@@ -176,6 +178,22 @@ class Widened(TorchFunctionMode):
             step = torch.finfo(dtype).eps * float(tensor.abs().max()) + torch.finfo(dtype).tiny
             off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
             _overwrite(tensor, ((tensor / step + off / 2).round() * step).to(dtype))
+
+    def _shift(
+        self, tensor: torch.Tensor, dtype: torch.dtype, x: torch.Tensor, groups: int,
+        weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
+    ) -> None:  # fmt: skip
+        """Eager's group norm adds its mean to the bias, both scaled, and rounds that: it may be
+        much larger than the result."""
+        if self.noise and weight is not None and tensor.numel():
+            with torch.no_grad():
+                rows = x.reshape(x.shape[0], groups, -1)
+                means = rows.mean(-1) * (rows.var(-1, correction=0) + eps).rsqrt()
+                means = means.repeat_interleave(x.shape[1] // groups, 1) * weight
+                means = means.reshape(*x.shape[:2], *[1] * (x.dim() - 2))
+                off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
+                ulp = min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+                _overwrite(tensor, tensor + self.noise * ulp * means * off)
 
     def _vanish(self, results: Tensors, exact: Tensors, given: Tensors) -> None:
         """Equal numbers less their mean are nothing, or what a type rounds their mean by. Float64

@@ -37,7 +37,9 @@ def _scaled_dot_product(
 ) -> Any:  # fmt: skip
     if dropout_p:
         raise refused(low, "it drops weights at random")
-    factor = 1 / math.sqrt(q.shape[-1].number) if scale is None else scale
+    size = q.shape[-1].number
+    usual = 1 / math.sqrt(size) if size else math.inf
+    factor = usual if scale is None else scale
 
     def score(dot: Expr, row: tuple[Expr, ...], column: Expr) -> Expr:
         result = apply("mul", dot, const(factor, dot.dtype))

@@ -50,8 +50,8 @@ def _gather(
     dim, how = dim % max(len(x.shape), 1), Index(dim, kind="gather")
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        place: list[Expr | _Found] = list(p)
-        if not x.shape:  # as a row of one
+        place: list[Expr | _Found] = list(p) or [ZERO]  # one number is a row of one, here and there
+        if not x.shape:
             return index_checked(low, _element(low, x, ()), index.at(p), ONE, how)
         place[dim] = _Found(index.at(p), how)
         return _element(low, x, place)

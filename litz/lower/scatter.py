@@ -198,7 +198,7 @@ def _place_along(
 ) -> tuple[tuple[Expr, ...], Expr]:
     """Where a point of the index is stored, and what."""
     here = positions(index.shape)
-    place = list(here)
+    place = list(here) or [ZERO]  # one number is a row of one
     value = (
         element(source, here, dtype)
         if not isinstance(source, View)
@@ -215,6 +215,8 @@ def _place_along(
 
 def _inside(source: View, here: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The source may be larger than the index; only the index's part of it is read."""
+    if len(source.shape) != len(here):  # one number, and a row of one
+        return (ZERO,) * len(source.shape)
     return tuple(ZERO if s is ONE else p for s, p in zip(source.shape, here, strict=True))
 
 

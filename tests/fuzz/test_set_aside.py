@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from litz.fuzz import Tally, check, check_calls, data, generate, hunt
 from litz.fuzz.compare import REFERENCE, TORCH
+from litz.fuzz.foretold import _Foretold, is_shape_misforetold
 from litz.fuzz.hunt import DEADLY, Result, _crash
 from litz.fuzz.isolate import Died
 from litz.fuzz.program import Manner
@@ -154,3 +156,33 @@ def test_equal_numbers_less_their_mean_may_be_nothing_or_not() -> None:
     x = torch.full((1, 1, 3), 0.7)
     noisy = [run_wide(is_something, [x], [x.dtype] * 4, 1, seed)[0] for seed in range(8)]
     assert any(run.any() for run in noisy) and not all(run.all() for run in noisy)
+
+
+def test_what_follows_from_a_wrong_shape_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.11 foretells a norm over a dimension of one with that dimension left."""
+    x = data(1, (3,), torch.float32)
+
+    def plain(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.exp().sum(0), x[1:] + 1]
+
+    assert not is_shape_misforetold(plain, [x])
+    foretell = _Foretold._foretell
+
+    def another(self: _Foretold, func: Any, args: Any, kwargs: Any) -> Any:
+        found = foretell(self, func, args, kwargs)
+        return found[None] if func is torch.ops.aten.exp.default else found
+
+    monkeypatch.setattr(_Foretold, "_foretell", another)
+    assert is_shape_misforetold(plain, [x])
+
+
+def test_a_group_norm_rounds_its_mean() -> None:
+    """Scaled, and with the bias: far from zero that is larger than any result."""
+
+    def norm(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.nn.functional.group_norm(x, 1, w)]
+
+    x = 100 + data(1, (2, 1, 8), torch.float32)
+    given, seen = [x, torch.ones(1)], [torch.float32] * 3
+    exact, noisy = (run_wide(norm, given, seen, noise, seed=3)[0] for noise in (0, 1))
+    assert 1e-6 < float((exact - noisy).abs().max()) < 1e-4

@@ -289,3 +289,31 @@ def test_a_view_of_equal_numbers_that_becomes_a_fill_begins_where_that_does() ->
         return [x0.new_ones((1, 1, 3)).tensor_split(3, 2)[1] % 3]
 
     assert_same(program, [data(1, (), float32)])
+
+
+def test_one_number_is_an_index_into_a_row() -> None:
+    """It has no dimension, and the row has one."""
+
+    def program(x: Any, at: Any, one: Any) -> list[Any]:
+        most = x.scatter_reduce(0, at, one, "amax")
+        means = x.scatter_reduce(0, at, one, "mean", include_self=False)
+        put = [x.scatter(0, at, one), x.scatter(0, at, 2.5), x.scatter(0, at, one[None])]
+        return [x.gather(0, at), x.take_along_dim(at), x.scatter_add(0, at, one), most, means, *put]
+
+    x, one = data(1, (3,), float32), data(2, (), float32)
+    assert_same(program, [x, torch.tensor(1), one])
+    assert_calls_same(program, [[x, torch.tensor(1), one], [x[:1], torch.tensor(0), one]])
+
+
+def test_a_part_of_nothing_that_is_expanded_may_be_replaced() -> None:
+    """Its clone is expanded, too, and was cloned again, and again."""
+    x = data(1, (1, 0, 1), float32).expand((2, 0, 1))
+    assert_same(lambda x: [torch.slice_scatter(x, x[1:], 0, 0, -1)], [x])
+    assert_same(lambda x: [torch.select_scatter(x, x[1], 0, 0)], [x])
+
+
+def test_attention_of_heads_without_numbers() -> None:
+    """Eager divides by the root of 0, and multiplies nothing with that."""
+    x, v = data(1, (1, 2, 3, 0), float32), data(2, (1, 2, 3, 4), float32)
+    assert_same(lambda x: [F.scaled_dot_product_attention(x, x, x)], [x])
+    assert_same(lambda x, v: [F.scaled_dot_product_attention(x, x, v)], [x, v])

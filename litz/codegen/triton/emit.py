@@ -52,6 +52,7 @@ class KernelEmitter:
         self.sharing = Sharing(self.scheduled, self.folding) if self.tiling.share > 1 else None
         self.followers: list[Follower] = []  # of the loop just written
         self.emitted: set[Place] = set()  # what stores were written for
+        self.kinds: dict[str, str] = {}  # what a row's name holds: a number or a vector
 
     @property
     def parameters(self) -> list[str]:
@@ -154,6 +155,7 @@ class KernelEmitter:
             self.tile.starts.pop(row, None)
             self.tile.lanes.pop(row, None)
             self.values.before += self._row_lines(row)
+            self.kinds[str(row.attr)] = "vector"
             self.tile.starts[row] = "0"
             self.row = row
         for node in reductions_of(phase):
@@ -200,6 +202,10 @@ class KernelEmitter:
             self.folding.update(node, *names)
         self._stores(phase.inside)
         body, values.loop, values.lines = values.lines, None, values.before
+        if block > 1:
+            self._becomes(row, str(self.tile.lanes[row].attr), "vector")
+        else:  # written out, which is no loop to Triton
+            self.kinds[str(row.attr)] = "number"
         values.before.append(f"for start in {self._steps(length, block)}:")
         values.before += [INDENT + line for line in body]
         self.tile.aligned = None
@@ -225,6 +231,13 @@ class KernelEmitter:
             return f"range(0, {extent}, {block})"
         return f"tl.range(0, {extent}, {block}, num_stages={self.tiling.stages})"
 
+    def _becomes(self, row: Expr, text: str, kind: str) -> None:
+        """A loop of Triton's keeps the type of a name that it sets: what the row of a phase before
+        it was, it is not in there."""
+        if self.kinds.setdefault(str(row.attr), kind) != kind:
+            self.values.before.append(f"{row.attr} = {text}")
+        self.kinds[str(row.attr)] = kind
+
     def _one_by_one(self, phase: Phase, row: Expr) -> None:
         """Points that may meet: each sees what the one before it wrote."""
         values, self.row = self.values, None
@@ -234,8 +247,7 @@ class KernelEmitter:
         self._stores(phase.stores)
         values.lines.append("tl.debug_barrier()")
         body, values.loop, values.lines = values.lines, None, values.before
-        # A loop keeps the type of a name: here a row that was a vector before becomes a number.
-        values.before.append(f"{row.attr} = tl.full((), 0, {number})")
+        self._becomes(row, f"tl.full((), 0, {number})", "number")
         values.before.append(f"for step in range({values.count(row.extent)}):")
         values.before += [INDENT + line for line in body]
 
