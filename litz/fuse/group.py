@@ -31,7 +31,16 @@ from litz.ir.choices import Choices
 from litz.ir.expr import Expr, extent_of
 from litz.ir.index import coefficient, flat_index
 from litz.ir.product import loop_product
-from litz.ir.program import Buffer, Decision, Extern, Loop, buffer_bytes, read, written
+from litz.ir.program import (
+    Buffer,
+    Decision,
+    Extern,
+    Loop,
+    buffer_bytes,
+    read,
+    steps_to_hold,
+    written,
+)
 from litz.ir.sizes import used_in
 from litz.ir.window import loop_windows
 from litz.target import Target
@@ -70,7 +79,8 @@ def group_loops(
     for buffer in (*shown, *inputs):
         readers[buffer].add(id(None))
     around = Surroundings(target, config, choices, readers)
-    grouper = _Grouper(inputs, static, around)
+    held = {id(step) for step in steps_to_hold(body, static, shown | inputs)}
+    grouper = _Grouper(inputs, held, around)
     for step in body:
         if isinstance(step, Extern):
             grouper.add_extern(step)
@@ -80,11 +90,8 @@ def group_loops(
 
 
 class _Grouper:
-    def __init__(
-        self, inputs: set[Buffer], static: frozenset[Buffer], around: Surroundings
-    ) -> None:
-        self.static = set(static)  # and what is made of it
-        self.inputs, self.around = inputs, around
+    def __init__(self, inputs: set[Buffer], held: set[int], around: Surroundings) -> None:
+        self.inputs, self.held, self.around = inputs, held, around
         self.target, self.config, self.choices = around.target, around.config, around.choices
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
@@ -129,8 +136,6 @@ class _Grouper:
             self.groups.append(group)
         if isinstance(step, Loop):
             group.loops.append(step)
-            if self._is_static(step):
-                self.static.update(written(step))
             if all(map(self._is_small, group.loops)):
                 self.small_in[_extents(step)] = group.position
         for buffer in read(step):
@@ -141,8 +146,9 @@ class _Grouper:
             group.writes.add(buffer)
             self.written_in[buffer] = max(group.position, self.written_in.get(buffer, 0))
 
-    def _is_static(self, loop: Loop) -> bool:
-        return bool(self.static) and self.static.issuperset(read(loop))
+    def _is_held(self, loop: Loop) -> bool:
+        """Whether what it makes of parameters is kept from call to call."""
+        return id(loop) in self.held
 
     def _is_small(self, loop: Loop) -> bool:
         """Whether a kernel of its own would cost more to start than to run."""
@@ -196,7 +202,7 @@ class _Grouper:
         return Misfit(f"saving {saved} bytes is below score_fusion_memory_threshold={least}")
 
     def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
-        if self._is_static(loop) != group.writes.issubset(self.static):
+        if self._is_held(loop) != all(map(self._is_held, group.loops)):
             return Misfit("one of them is made of parameters alone, once and not at each call")
         if any(map(loop_attention, (*group.loops, loop))):
             attended = loop_attention(group.loops[0])

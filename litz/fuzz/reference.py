@@ -48,7 +48,7 @@ WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
 # Calls that add up long rows. What they round are sums of neighbours, which may be far larger than
 # the result: so neighbours among their operands move together as well.
 SUMS, STRETCHES = frozenset(("sum", "mean", "nansum", "nanmean")), 8
-NOTHING = 1e-12  # beside an operand: float64 rounds to it, and no narrower type comes as near
+NOTHING = 1e-10  # beside an operand: float64 rounds to it, and no narrower type comes as near
 KEEPS_STATISTICS = frozenset(("batch_norm", "instance_norm"))  # in operands, beside their result
 
 
@@ -105,6 +105,8 @@ class Widened(TorchFunctionMode):
             if tensor.is_floating_point() and (is_new or writes(function)):
                 # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
                 rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))
+                if dtype is torch.float64 and _name(function) in STEPS:
+                    rounds = math.sqrt(largest)  # what is exact is a sum in the same type
                 inside = types_seen if _name(function) in STEPS else []
                 if _name(function) == "to":
                     self._cast(tensor, dtype)

@@ -317,3 +317,28 @@ def test_attention_of_heads_without_numbers() -> None:
     x, v = data(1, (1, 2, 3, 0), float32), data(2, (1, 2, 3, 4), float32)
     assert_same(lambda x: [F.scaled_dot_product_attention(x, x, x)], [x])
     assert_same(lambda x, v: [F.scaled_dot_product_attention(x, x, v)], [x, v])
+
+
+@pytest.mark.parametrize("options", [{}, {"max_fusion_size": 1}, {"aggressive_fusion": True}])
+def test_what_is_made_of_parameters_and_returned_is_made_apart_from_what_is_held(
+    options: dict[str, Any],
+) -> None:
+    """In one kernel with the folded weights it had to run at each call, and the packing of them
+    behind it, which has no strides to look at."""
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(16, 4, 3, padding=1), torch.nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.norm(self.conv(x)), torch.stack([self.norm.weight, self.norm.bias])
+
+    module = Layers().eval()
+    run = torch.compile(module, backend="litz", options={**options, "on_error": "raise"})
+    with torch.no_grad():
+        for seed in range(3):
+            x = data(seed, (1, 16, 31, 4), float32)
+            for got, meant in zip(run(x), module(x), strict=True):
+                torch.testing.assert_close(got, meant)
+            module.norm.bias.add_(1)
