@@ -35,6 +35,8 @@ def show_inputs(module: torch.fx.GraphModule) -> None:
     *nodes, output = module.graph.nodes
     returned, tokens = list(output.args[0]), len(meta.tokens)
     inputs = [n for n in nodes if n.op == "placeholder"][tokens:]
+    if len(inputs) != len(meta.input_info):  # a subclass is several tensors in here
+        return
     written = {n.args[0]: n.args[1] for n in nodes if n.target is COPY}
     for place, k in enumerate(meta.mutated_inp_runtime_indices, tokens):  # written by the wrapper
         written[inputs[k]] = returned[place]

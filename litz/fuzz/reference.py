@@ -224,7 +224,9 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _largest(tensor: torch.Tensor) -> float:
-    """Of the numbers that are finite."""
+    """Of the floats that are finite."""
+    if not tensor.is_floating_point():
+        return 0.0
     finite = tensor.detach()[tensor.isfinite()].abs()
     return float(finite.max()) if finite.numel() else 0.0
 

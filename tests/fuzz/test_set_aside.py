@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from litz.fuzz import Tally, check, check_calls, data, generate, hunt
-from litz.fuzz.compare import REFERENCE, TORCH
+from litz.fuzz.compare import REFERENCE, RUNS, TORCH, meaning
 from litz.fuzz.foretold import _Foretold, is_shape_misforetold
 from litz.fuzz.hunt import DEADLY, Result, _crash
 from litz.fuzz.isolate import Died
@@ -186,3 +186,23 @@ def test_a_group_norm_rounds_its_mean() -> None:
     given, seen = [x, torch.ones(1)], [torch.float32] * 3
     exact, noisy = (run_wide(norm, given, seen, noise, seed=3)[0] for noise in (0, 1))
     assert 1e-6 < float((exact - noisy).abs().max()) < 1e-4
+
+
+def test_a_program_that_no_noise_runs_through_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its numbers are not judged, which has to be seen."""
+    monkeypatch.setattr(sys.modules["litz.fuzz.compare"], "_runs", lambda *_: [])
+    x = data(1, (3,), torch.float32)
+    once = check(lambda x: [x + 1], [x])
+    often = check_calls(lambda x: [x + 1], [[x]], manner=Manner(dynamo=True))
+    assert once is not None and once.who == REFERENCE and once == often
+
+
+def test_noise_moves_calls_with_operands_of_every_type() -> None:
+    """One that is no float broke every run: nothing was judged, and nobody saw it."""
+
+    def mixed(x: torch.Tensor, mask: torch.Tensor, at: torch.Tensor) -> list[torch.Tensor]:
+        kept = torch.where(mask, x, 0) @ x.mT
+        return [kept, torch.index_add(x, 0, at, x, alpha=2), x.masked_fill(mask, 1).sum(0)]
+
+    given = [data(1, (3, 4), torch.bfloat16), torch.ones(3, 4).bool(), torch.tensor([0, 2, 1])]
+    assert len(meaning(mixed, given).noisy) == RUNS
