@@ -60,7 +60,7 @@ def _views(result: Any, of: Any) -> list[Node]:
             return []
         found.insert(0, result)
         result = result.args[0]
-    return found
+    return found if result is of else []
 
 
 def _is_view(node: Node) -> bool:
