@@ -1,7 +1,8 @@
 """Settings of the test suite: every test draws the same numbers in every run.
 
-A test is seeded by its name and `LITZ_TEST_SEED` (`tests/draws.py`), and so is a fixture that
-several tests share, so that numbers depend neither on which tests run nor on their order. pytest's
+A test is seeded by its name and `LITZ_TEST_SEED` (`tests/draws.py`), and so are a fixture that
+several tests share and the loading of a module, so that numbers depend neither on which tests run
+nor on their order. pytest's
 cache keeps which tests drew any; `--drawing` runs those alone.
 """
 
@@ -65,6 +66,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         listed = set(config.cache.get(LISTED, []))  # type: ignore[union-attr]
         config.hook.pytest_deselected(items=[i for i in items if i.nodeid not in listed])
         items[:] = [i for i in items if i.nodeid in listed]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Wrapper:
+    """What a module draws as it is loaded is its own too, whichever modules were loaded before."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    draws.begin(collector.nodeid)
+    before = draws.state()
+    report = yield
+    if draws.state() != before:
+        draws.note_import(collector.module.__name__)
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -70,6 +70,11 @@ def drew_at_import(module: Any) -> bool:
     return not _drew_at_import.isdisjoint({module.__name__, *origins})
 
 
+def note_import(name: str) -> None:
+    """A test module drew from the default generators as it was loaded."""
+    _drew_at_import.add(name)
+
+
 def _number(*parts: str | int) -> int:
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # torch takes numbers below 2**63

@@ -27,6 +27,7 @@ from hypothesis import given, strategies as st
 from tests import draws
 
 SHARED = torch.rand(1, generator=draws.generator(5)).item()
+LOADED = torch.rand(1).item()
 
 @pytest.fixture(scope="module")
 def shared():
@@ -49,7 +50,7 @@ def test_with_fixture_too(shared):
     show("fixture_too", shared)
 
 def test_at_import():
-    show("import", SHARED)
+    show("import", SHARED, LOADED)
 
 def test_of_a_number():
     draws.seed(3)
@@ -58,6 +59,11 @@ def test_of_a_number():
 @given(st.integers(0, 10**9))
 def test_given(number):
     show("given", number)
+"""
+AHEAD = """
+import torch
+
+LOADED = torch.rand(1)  # before the cases are loaded, unless they are the only ones
 """
 QUIET = """
 def test_draws_nothing():
@@ -71,6 +77,7 @@ def drawn(folder: Path, *arguments: str, seed: int = 0) -> dict[str, list[str]]:
     folder.mkdir(exist_ok=True)
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (folder / "test_cases.py").write_text(CASES)
+    (folder / "test_ahead.py").write_text(AHEAD)
     (folder / "test_quiet.py").write_text(QUIET)
     (folder / "numbers.txt").unlink(missing_ok=True)
     (folder / "pytest.ini").write_text("[pytest]\n")
@@ -97,10 +104,11 @@ First = tuple[Path, dict[str, list[str]]]
 
 
 def test_the_same_numbers_in_every_run_and_order(first: First, tmp_path: Path) -> None:
-    backwards = [f"test_cases.py::test_{n}" for n in ("with_fixture_too", "with_fixture", "plain")]
+    names = ("with_fixture_too", "with_fixture", "at_import", "plain")
+    backwards = [f"test_cases.py::test_{name}" for name in names]
     again = drawn(tmp_path, *backwards)
     assert again == {name: first[1][name] for name in again}
-    assert len(again) == 3
+    assert len(again) == 4
 
 
 def test_every_test_has_numbers_of_its_own(first: First) -> None:
