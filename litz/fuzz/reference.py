@@ -1,8 +1,8 @@
 """What a program means without rounding, and how far rounding may carry it.
 
 In: a function and its inputs. Out: its results in float64, and again with every float that it makes
-moved at random by up to an ulp of the type that eager makes it in (sqrt(n) ulps for a sum of n
-numbers). The distance between the two is
+moved at random by up to an ulp of the type that eager makes it in (for a sum of n numbers sqrt(n)
+ulps of the type that it is added up in). The distance between the two is
 what conditioning, cancellation and all the rest make of one ulp a step.
 
 Both are the same function, called under a mode that torch shows every call to.
@@ -93,9 +93,11 @@ class Widened(TorchFunctionMode):
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(moved), (args, kwargs))
             exact, result = result, function(*args, **kwargs)
             self._vanish(_tensors(result), _tensors(exact), old)
-            for tensor, was, now in zip(given, old, near, strict=True) if keeps else ():
+            kept = zip(given, old, near, types_seen, strict=True) if keeps else ()
+            for tensor, was, now, dtype in kept:
                 if not torch.allclose(tensor, was, 0, 0, equal_nan=True):  # not one that was read
                     _overwrite(tensor, now)
+                    self._move(tensor, dtype, _roundings(function, tensor, [dtype], largest))
         if _name(function) == "to" and given and self.seen[self.at] is not types_seen[0]:
             result = result.clone()  # as eager's is, though float64 is what it was
         for tensor in changed_by(function, args, result):
@@ -103,17 +105,14 @@ class Widened(TorchFunctionMode):
             is_made = bool(before) or _name(function) == "linspace"  # numbers that round, of none
             is_new = memory(tensor) not in before and is_made
             if tensor.is_floating_point() and (is_new or writes(function)):
-                # A sum of n numbers rounds n times; two right orders differ by about sqrt(n).
-                rounds = math.sqrt(max(largest / max(tensor.numel(), 1), 1))
-                if dtype is torch.float64 and _name(function) in STEPS:
-                    rounds = math.sqrt(largest)  # what is exact is a sum in the same type
-                inside = types_seen if _name(function) in STEPS else []
                 if _name(function) == "to":
                     self._cast(tensor, dtype)
                 elif _name(function) == "linspace":
                     self._snap(tensor, dtype)
                 elif not is_exact(function):
-                    self._move(tensor, dtype, rounds * _ulp([dtype, *inside]))
+                    inside = types_seen if _name(function) in STEPS else []
+                    most = _roundings(function, tensor, [dtype, *inside], largest)
+                    self._move(tensor, dtype, most)
                 if _name(function) == "group_norm":
                     self._shift(tensor, dtype, *args, **kwargs)
                 self._turn(function, tensor)
@@ -231,9 +230,16 @@ def _largest(tensor: torch.Tensor) -> float:
     return float(finite.max()) if finite.numel() else 0.0
 
 
-def _ulp(dtypes: list[torch.dtype]) -> float:
-    """Of the coarsest."""
-    return max(float(torch.finfo(d).eps) for d in dtypes if d.is_floating_point)
+def _roundings(
+    function: Any, result: torch.Tensor, dtypes: list[torch.dtype], largest: int
+) -> float:
+    """What a call rounds: an ulp of its coarsest type, and if it is a sum of n numbers, n times in
+    the type that it is added up in, which is never a half. Two right orders differ by sqrt(n)."""
+    ulp = max(float(torch.finfo(d).eps) for d in dtypes if d.is_floating_point)
+    added = largest / max(result.numel(), 1)
+    if dtypes[0] is torch.float64 and _name(function) in STEPS:
+        added = largest  # what is exact is a sum in the same type
+    return ulp + (math.sqrt(max(added, 1)) - 1) * min(ulp, torch.finfo(torch.float32).eps)
 
 
 def changed_by(function: Any, args: Any, result: Any) -> Tensors:

@@ -206,3 +206,31 @@ def test_noise_moves_calls_with_operands_of_every_type() -> None:
 
     given = [data(1, (3, 4), torch.bfloat16), torch.ones(3, 4).bool(), torch.tensor([0, 2, 1])]
     assert len(meaning(mixed, given).noisy) == RUNS
+
+
+def test_a_sum_of_halves_that_is_off_by_a_tenth_is_a_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many numbers it adds up: they are added in float32."""
+    runs = Compiled.__call__
+
+    def tenth_more(self: Compiled, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [found * 1.1 for found in runs(self, inputs)]
+
+    x = data(1, (4096,), torch.bfloat16).abs()
+    for function in (torch.sum, torch.mean, lambda x: x @ x):
+        assert check(lambda x, f=function: [f(x)], [x]) is None
+        with monkeypatch.context() as planted:
+            planted.setattr(Compiled, "__call__", tenth_more)
+            found = check(lambda x, f=function: [f(x)], [x], judged=("litz",))
+        assert found is not None and (found.who, found.kind) == ("litz", "value")
+
+
+def test_statistics_that_a_norm_keeps_are_sums() -> None:
+    def norm(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> list[torch.Tensor]:
+        torch.nn.functional.batch_norm(x, mean, var, training=True)
+        return []
+
+    given = [data(k, shape, torch.float64) for k, shape in enumerate([(64, 1, 64), (1,), (1,)])]
+    exact, noisy = (run_wide(norm, given, [torch.float64] * 4, noise) for noise in (0, 1))
+    eps = torch.finfo(torch.float64).eps
+    for was, moved in zip(exact[1:], noisy[1:], strict=True):
+        assert eps < float(abs(was / moved - 1)) < 64 * eps
