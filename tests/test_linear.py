@@ -17,7 +17,7 @@ from litz.target import host
 from tests.stages import staged, through_aot
 
 X = torch.randn(8, 40)
-FEW, MANY = 500, 4000
+FEW, MANY = 500, 2000
 # Work an op may grow by this much: the last group of a short program is not full.
 SLACK = 1.15
 

@@ -239,7 +239,7 @@ def _roundings(
     added = largest / max(result.numel(), 1)
     if dtypes[0] is torch.float64 and _name(function) in STEPS:
         added = largest  # what is exact is a sum in the same type
-    return ulp + (math.sqrt(max(added, 1)) - 1) * min(ulp, torch.finfo(torch.float32).eps)
+    return ulp + (math.sqrt(max(added, 1)) - 1) * min(ulp, float(torch.finfo(torch.float32).eps))
 
 
 def changed_by(function: Any, args: Any, result: Any) -> Tensors:
