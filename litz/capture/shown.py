@@ -13,6 +13,7 @@ With any other backend, torch 2.13 then gives the first elements of the memory t
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -64,6 +65,8 @@ def _views(result: Any, of: Any) -> list[Node]:
 
 
 def _is_view(node: Node) -> bool:
+    if node.target is operator.getitem:  # one of several views that an op gives
+        return _is_view(node.args[0])  # type: ignore[arg-type]
     if node.op != "call_function" or not isinstance(node.target, OpOverload) or not node.args:
         return False
     info = node.target._schema.arguments[0].alias_info
@@ -73,10 +76,11 @@ def _is_view(node: Node) -> bool:
 def _rebuilt(shown: Node, views: list[Node]) -> Node | None:
     """The same views of an input, if it lies so that it has them."""
     values, value = [], shown.meta["val"]
+    fake_mode = value.fake_mode
     for view in views:
         others, named = map_arg((view.args[1:], view.kwargs), lambda n: n.meta["val"])
         try:
-            with value.fake_mode:
+            with fake_mode:
                 value = view.target(value, *others, **named)  # type: ignore[operator]
         except RuntimeError:
             return None

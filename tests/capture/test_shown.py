@@ -40,6 +40,17 @@ def _two_views(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x.view(x.shape[0] * x.shape[1]).view(-1, x.shape[1]).t()
 
 
+def _one_of_several(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    shown = x.mT.chunk(2, 1)[-1]
+    x[1:].add_(y)
+    return shown
+
+
+def _one_of_several_of_one(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(y)
+    return x.unbind(0)[1].tensor_split(2)[1]
+
+
 def _equal_but_its_own(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """What is written to an input and returned as well does not show the input."""
     total = x + y
@@ -50,7 +61,9 @@ def _equal_but_its_own(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 SHOW = (_copied_into, _added_to, _written_through_a_view, _expanded, _two_views)
 
 
-def _compared(function: Function, dynamic: bool, columns: slice, trained: bool, how: Any) -> None:
+def _compared(
+    function: Function, dynamic: bool | None, columns: slice, trained: bool, how: Any
+) -> None:
     torch._dynamo.reset()
     run = torch.compile(function, backend=how, dynamic=dynamic)
     for rows in (5, 7, 4):
@@ -82,6 +95,16 @@ def test_a_result_shows_the_input_that_was_written_to(
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_an_input_with_gaps_is_shown_with_them(dynamic: bool, trained: bool) -> None:
     _compared(_expanded, dynamic, slice(1, 5), trained, "litz")
+
+
+@pytest.mark.parametrize("columns", [slice(None), slice(1, None, 2)])
+@pytest.mark.parametrize("dynamic", [False, True, None])
+@pytest.mark.parametrize("function", [_one_of_several, _one_of_several_of_one])
+def test_one_of_several_views_is_shown_too(
+    function: Function, dynamic: bool | None, columns: slice
+) -> None:
+    """Without gradients: with them, torch makes it a tensor of its own."""
+    _compared(function, dynamic, columns, False, "litz")
 
 
 def test_torchs_capture_alone_shows_other_memory() -> None:
