@@ -85,7 +85,8 @@ def litz(
     try:
         if config.joint_graph_constant_folding:
             simplify_masks(module)
-        return through_autograd(module, inputs, compile_one, split, config.fallback_random)
+        parts = (compile_one, split, config.fallback_random, _eager_of(module))
+        return through_autograd(module, inputs, *parts)
     except (TorchDynamoException, *exceptions_allowed_to_be_fallback):
         # What Dynamo answers by tracing anew or by breaking the graph there.
         raise

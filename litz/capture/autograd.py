@@ -19,7 +19,7 @@ from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext
 
 from litz.capture.decompositions import decompositions
-from litz.capture.direct import reason_in_modes, reason_to_wrap, straight
+from litz.capture.direct import beside_fakes, reason_in_modes, reason_to_wrap, straight, wrapped
 from litz.capture.effects import effects_stay
 from litz.capture.shown import show_inputs
 from litz.ir.graph import NamedTensor
@@ -52,11 +52,13 @@ def through_autograd(
     compile_graph: CompileGraph,
     partition: Partition = default_partition,
     random_stays: bool = False,
+    eager: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Functionalise, decompose and (for training) split into forward and backward. Random ops that
-    nothing uses may go, unless they are to stay."""
+    nothing uses may go, unless they are to stay. `eager` runs what no compiled graph can."""
 
     _keep_asserts(module)
+    eager = eager or module.forward
     plain: list[Callable[..., Any]] = []  # the graph, if nothing need stand around it
     modes = reason_in_modes(inputs)  # asked here: AOTAutograd traces in modes of its own
 
@@ -84,8 +86,9 @@ def through_autograd(
         keep_inference_input_mutations=True,
     )
     with effects_stay(random_stays):
-        wrapped = hook(module, inputs)
-    return straight(plain[0]) if plain else wrapped  # type: ignore[no-any-return]
+        whole = hook(module, inputs)
+    run = straight(plain[0], eager) if plain else wrapped(whole, eager)
+    return beside_fakes(run, eager, inputs)
 
 
 def _keep_asserts(module: torch.fx.GraphModule) -> None:

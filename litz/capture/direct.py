@@ -16,6 +16,7 @@ import torch
 import torch.fx
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 from torch._guards import TracingContext
+from torch.autograd import forward_ad
 
 
 def reason_in_modes(inputs: Sequence[Any]) -> str | None:
@@ -39,8 +40,8 @@ def reason_to_wrap(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> str |
     return _changes(meta) or _shape_of_call(module, inputs, meta)
 
 
-def _is_fake(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch._subclasses.FakeTensor)
+def _is_fake(value: Any) -> bool:
+    return isinstance(value, torch._subclasses.FakeTensor)
 
 
 def _changes(meta: ViewAndMutationMeta) -> str | None:
@@ -71,10 +72,40 @@ def _shape_of_call(
     return None
 
 
-def straight(call: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+def straight(call: Callable[[list[Any]], Any], eager: Callable[..., Any]) -> Callable[..., Any]:
     """A graph's call as Dynamo makes it: one argument an input."""
 
     def run(*args: Any) -> Any:
+        if forward_ad._current_level >= 0 and _has_tangent(args):
+            return eager(*args)
         return call(list(args))
 
     return run
+
+
+def wrapped(call: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
+    """The same through AOTAutograd's wrapper."""
+
+    def run(*args: Any) -> Any:
+        if forward_ad._current_level >= 0 and _has_tangent(args):
+            return eager(*args)
+        return call(*args)
+
+    return run
+
+
+def _has_tangent(args: Sequence[Any]) -> bool:
+    """Whether an argument is a dual number of forward-mode differentiation. A kernel would lose its
+    tangent, and Dynamo, which does not guard on it, may have compiled the graph without."""
+    tensors = (a for a in args if isinstance(a, torch.Tensor))
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def beside_fakes(
+    call: Callable[..., Any], eager: Callable[..., Any], inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """A graph that is compiled for tensors without memory may be called with such, which only torch
+    can do, or with real ones, as the parts are that torch cuts for distributed training."""
+    if not any(_is_fake(t) for t in inputs):
+        return call
+    return lambda *args: (eager if any(map(_is_fake, args)) else call)(*args)

@@ -8,6 +8,8 @@ from unittest import mock
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
 
 from litz.capture import autograd
 
@@ -101,3 +103,29 @@ def test_training_still_gives_gradients() -> None:
     assert "requires grad" in str(found)
     run(x).backward()
     torch.testing.assert_close(x.grad, 2 * x.detach())
+
+
+def test_tensors_without_memory_are_torchs() -> None:
+    """A kernel would read address 0."""
+    x = FakeTensorMode().from_tensor(torch.randn(4, 4))
+    run = torch.compile(lambda x: (x * 2).sum(1), backend="litz", options={"on_error": "raise"})
+    for _ in range(2):
+        assert isinstance(run(x), FakeTensor) and run(x).shape == (4,)
+        assert torch.equal(run(torch.ones(4, 4)), torch.full((4,), 8.0))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_forward_mode_keeps_its_tangents(requires_grad: bool) -> None:
+    layer = torch.nn.Linear(3, 3)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return layer(x * x).sin()
+
+    run = torch.compile(function, backend="litz", options={"on_error": "raise"})
+    x = torch.randn(3, requires_grad=requires_grad)
+    run(x)  # Dynamo does not compile anew for a dual number
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(x, torch.randn(3))
+        mine, theirs = (forward_ad.unpack_dual(f(x)).tangent for f in (run, function))
+    assert theirs is not None
+    torch.testing.assert_close(mine, theirs)
