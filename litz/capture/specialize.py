@@ -13,11 +13,13 @@ from typing import Any
 
 import torch
 import torch.fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from litz.errors import SizeUnknown, UnsupportedOp
+from litz.ir.calls import CHECKS
 from litz.ir.graph import at_path, origin_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -99,7 +101,7 @@ def specialize(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.Gr
                 known[node] = _fake(mode, at_path(module, str(node.target)))
             else:
                 known[node] = _computed(node, known)
-            if node.op != "output" and _holds_tensor(known[node]):
+            if node.op != "output" and (_holds_tensor(known[node]) or _is_only_run(node, known)):
                 moved[node] = fixed.create_node(
                     node.op, node.target, _moved(node.args, known, moved),
                     _moved(node.kwargs, known, moved), node.name,
@@ -121,6 +123,12 @@ def _computed(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
     except RuntimeError as error:
         why = f"its sizes depend on data ({type(error).__name__})"
         raise UnsupportedOp(str(node.target), origin_of(node), why) from error
+
+
+def _is_only_run(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> bool:
+    """Whether a call gives nothing, and so is there for what it does."""
+    is_call = isinstance(node.target, OpOverload) and str(node.target) not in CHECKS
+    return is_call and (known[node] is None or known[node] == ())
 
 
 def _holds_tensor(value: Any) -> bool:

@@ -282,3 +282,26 @@ def test_a_size_that_a_guard_says_is_one_broadcasts(program: Callable[..., Any])
         y = torch.randn(7, columns, generator=draws.generator(columns))
         for found, expected in zip(run(x, y), program(x, y), strict=True):
             torch.testing.assert_close(found, expected)
+
+
+def test_a_graph_of_each_size_keeps_what_only_acts() -> None:
+    """A square root of a size is no product of sizes, so each size is a graph of its own."""
+    noted: list[int] = []
+
+    @torch.library.custom_op("litz_by_size::note", mutates_args=())
+    def note(x: torch.Tensor, size: int) -> None:
+        noted.append(size)
+
+    note.register_fake(lambda x, size: None)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        torch._assert_async(x.sum() > 0, "a positive sum")
+        note(x, x.shape[0])
+        return x[: int(x.shape[0] ** 0.5)].sum(), x * 2
+
+    run = torch.compile(function, backend="litz", dynamic=True, options={"on_error": "raise"})
+    for size in (9, 16, 16):
+        run(torch.ones(size))
+    assert noted == [9, 16, 16]
+    with pytest.raises(RuntimeError, match="a positive sum"):
+        run(-torch.ones(9))
