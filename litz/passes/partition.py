@@ -27,7 +27,7 @@ from torch._functorch.partitioners import (
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from litz.passes.aliasing import written_operands
+from litz.passes.aliasing import viewed_operand, written_operands
 from litz.passes.min_cut import INFINITE, Network
 from litz.passes.purity import has_effect, is_repeatable
 from litz.passes.recompute import (
@@ -83,6 +83,9 @@ class _Joint:
         self.static = {primals[k] for k in static}
         self.written = {w for n in self.nodes for w in written_operands(n)}
         self.written.update(_written_behind(primals, output))
+        for node in self.nodes:
+            if viewed_operand(node) in self.written:  # it shows what is written to
+                self.written.add(node)
         self.wanted = {n for n in results[forward_outputs:] if isinstance(n, Node)}
         shown = {n for n in results[:forward_outputs] if isinstance(n, Node)}
         self.forward = _ancestors(shown, self.nodes)
@@ -160,6 +163,8 @@ class _Joint:
             if node in self.written:  # the backward would see what the forward made of it
                 return _Cost(LAST_RESORT, INFINITE)
             return _Cost(0 if node in self.static else max(bytes_of(value), 1), INFINITE)
+        if node in self.written and isinstance(value, torch.Tensor):
+            return _Cost(LAST_RESORT, INFINITE)
         if is_told_to_recompute(node) and not is_random(node):  # another draw is another number
             return _Cost(INFINITE, 0)
         again = self._again(node, effort_of)

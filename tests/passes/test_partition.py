@@ -138,6 +138,34 @@ def test_what_is_written_into_is_not_read_in_the_backward(requires_grad: bool) -
     assert torch.equal(x.grad, torch.full((64,), 2.0))
 
 
+VIEWS: dict[str, Function] = {
+    "view": lambda x: x.view(-1),
+    "slice": lambda x: x[1:],
+    "one of several": lambda x: x.split(2)[1],
+    "of a view": lambda x: x.t()[1:].t(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_nor_are_views_of_it(name: str) -> None:
+    """It would be one value to save in place of three, but another one by then."""
+
+    def function(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        shown = VIEWS[name](x)
+        y = sum((shown + k) * w for k, w in enumerate(weights, 1))
+        x.mul_(2)
+        return y  # type: ignore[return-value]
+
+    litz.reset()
+    x = torch.randn(4, 16)
+    weights = [torch.randn_like(VIEWS[name](x), requires_grad=True) for _ in range(3)]
+    found, expected = (
+        torch.autograd.grad(f(x.clone(), *weights).sum(), weights)
+        for f in (torch.compile(function, backend="litz", options=RAISE), function)
+    )
+    assert all(map(torch.equal, found, expected))
+
+
 @pytest.mark.parametrize("function", [chain, lambda x: mlp(x, W, V)], ids=["chain", "mlp"])
 def test_less_is_kept_than_by_default(function: Function) -> None:
     x = torch.randn(64, 16)
