@@ -24,7 +24,8 @@ _UNANNOTATED_VIEWS = (torch.ops.aten._unsafe_view.default,)
 class Aliases:
     """Memory relations of one graph, as they stood when this was made."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, is_joint: bool = False) -> None:
+        self._is_joint = is_joint
         nodes = list(graph.nodes)
         self._outputs: set[Node] = set(nodes[-1].all_input_nodes)
         self._roots: dict[Node, Node] = {}
@@ -48,9 +49,12 @@ class Aliases:
         return self._roots.get(node, node) in self._mutated
 
     def may_merge(self, node: Node, other: Node) -> bool:
-        """Whether one of two equal tensors may stand for both: not if a caller gets both."""
-        both_leave = self.leaves(node) and self.leaves(other)
-        return not both_leave and not self.is_written(node) and not self.is_written(other)
+        """Whether one of two equal tensors may stand for both: not if a caller gets both. In the
+        graph of a training step the other may be kept for the backward, beside a result that the
+        caller may write to."""
+        leaving = self.leaves(node) + self.leaves(other)
+        is_shared = leaving > (0 if self._is_joint else 1)
+        return not is_shared and not self.is_written(node) and not self.is_written(other)
 
     def merge(self, node: Node, gone: Node) -> None:
         """Note that `node` now serves the users of `gone`."""

@@ -24,9 +24,10 @@ def merge_common_subexpressions(graph: Graph) -> int:
         return aten.add(a, b)                 return aten.add(a, a)
 
     Not merged: random ops; tensors that the caller gets both of, since one written to would then
-    change the other; and what a write stands between.
+    change the other (in a training step also what it gets one of: the backward may read the other);
+    and what a write stands between.
     """
-    aliases = Aliases(graph.module.graph)
+    aliases = Aliases(graph.module.graph, graph.kind == "joint")
     first: dict[Hashable, Node] = {}
     merged = 0
     for node in graph.nodes:

@@ -56,6 +56,22 @@ def test_random_numbers_are_drawn_each_time(optimized: Get) -> None:
     assert optimized(function, X).module.meta["passes"]["merge_common_subexpressions"] == 0
 
 
+@pytest.mark.parametrize(
+    "op", [torch.exp, torch.clone, lambda x: x @ x, lambda x: x.sum(1, keepdim=True)]
+)
+def test_a_result_is_not_what_the_backward_reads(op: Any) -> None:
+    """Whoever gets it may write to it."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return op(x), op(x) * w
+
+    x, w = torch.randn(4, 4), torch.randn(4, 4, requires_grad=True)
+    first, second = torch.compile(function, backend="litz", options={"on_error": "raise"})(x, w)
+    first.zero_()
+    second.sum().backward()
+    torch.testing.assert_close(w.grad, op(x).expand(4, 4))
+
+
 def test_a_write_separates(capture: Get) -> None:
     graph = capture(lambda x: x.exp() + x.exp(), X)
     first, second = (n for n in graph.nodes if n.target is torch.ops.aten.exp.default)
