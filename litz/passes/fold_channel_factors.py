@@ -204,6 +204,7 @@ class _Folding:
     layer: _Layer
     scale: Any = None
     shift: Any = None
+    scales: list[Any] = field(default_factory=list)  # the product so far, after each factor
     shifts: list[Any] = field(default_factory=list)  # as they are, before they are added up
     made: list[Node] = field(default_factory=list)
 
@@ -218,6 +219,8 @@ class _Folding:
         with nodes.inserting_before(self.node):
             for link in chain:
                 self._add(link)
+                if self.scale is not None:
+                    self.scales.append(self.scale)
             weight, bias = self._weights()
             allowed = self._look(bias, chain[-1].node.target is aten.add.Tensor)
         if not allowed:
@@ -236,8 +239,8 @@ class _Folding:
         """Whether the numbers allow it: asked now if they are constants, else at each change."""
         given = [self.layer.bias, *self.shifts] if self.layer.bias is not None else self.shifts
         shifts = [self._vector(each) for each in given]
-        scale = None if self.scale is None else self._vector(self.scale)
-        operands = (self.layer.weight, scale, shifts, bias, ends_in_sum)
+        scales = [self._vector(each) for each in self.scales]
+        operands = (self.layer.weight, scales, shifts, bias, ends_in_sum)
         asked = self._op(torch.ops.litz.is_foldable.default, *operands)
         self.made.remove(asked)  # it is no value that anything is made of
         with unset_fake_temporarily():

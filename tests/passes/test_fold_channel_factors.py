@@ -345,6 +345,13 @@ class Affine(Scale):
         return scaled + self.beta.view(-1, 1, 1)
 
 
+class Twice(Scale):
+    """The second factor makes up for the first, but what overflows in between stays infinite."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * self.odd * (1 / self.odd)
+
+
 class Weights(Scale):
     """The weights themselves are odd."""
 
@@ -365,7 +372,7 @@ def _inputs(model: nn.Module) -> Tensor:
 
 
 @pytest.mark.parametrize("freezing", [False, True])
-@pytest.mark.parametrize("kind", [Scale, Shift, Affine, Weights])
+@pytest.mark.parametrize("kind", [Scale, Twice, Shift, Affine, Weights])
 @torch.no_grad()
 def test_numbers_that_no_weight_may_carry(kind: type[Scale], freezing: bool) -> None:
     torch._dynamo.reset()
@@ -378,7 +385,7 @@ def test_numbers_that_no_weight_may_carry(kind: type[Scale], freezing: bool) -> 
     _same_numbers(torch.compile(model, backend="litz", options=options)(x), model(x))
 
 
-@pytest.mark.parametrize("kind", [Scale, Shift, Affine, Weights])
+@pytest.mark.parametrize("kind", [Scale, Twice, Shift, Affine, Weights])
 @torch.no_grad()
 def test_numbers_that_become_so(kind: type[Scale]) -> None:
     """Parameters that change behind a compile: there, and back."""
