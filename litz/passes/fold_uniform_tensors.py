@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
+from litz.ir.calls import BY_OFFSET
 from litz.ir.graph import Graph
 from litz.passes.aliasing import Aliases, viewed_operand
 from litz.passes.constants import LITERALS, attribute, call, filled, literal, replace_by_full
@@ -54,6 +55,8 @@ def _element(graph: Graph, node: Node, known: dict[Node, torch.Tensor]) -> torch
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not is_repeatable(node):
         return None
+    if value.device.type == "meta":  # a tensor without elements that could be known
+        return None
     if node.op == "get_attr":
         tensor = attribute(graph, node)
         return tensor.clone() if tensor is not None and tensor.numel() == 1 else None
@@ -64,10 +67,14 @@ def _element(graph: Graph, node: Node, known: dict[Node, torch.Tensor]) -> torch
     if not operands or any(n not in known for n in operands):
         return None
     if (viewed := viewed_operand(node)) is not None:
-        before = viewed.meta["val"]
-        shows_elements = before.dtype is value.dtype and before.is_neg() == value.is_neg()
-        return known[viewed].reshape(shape) if shows_elements else None
+        return known[viewed].reshape(shape) if _means_the_same(viewed.meta["val"], value) else None
     return call(node, known) if _is_elementwise(node) else None
+
+
+def _means_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Whether an element of a view is the element that it shows."""
+    bits = before.is_neg() == after.is_neg() and before.is_conj() == after.is_conj()
+    return bits and before.dtype is after.dtype
 
 
 def _is_elementwise(node: Node) -> bool:
@@ -81,4 +88,6 @@ def _may_be_full(node: Node, aliases: Aliases) -> bool:
     has_own_memory = node.op == "call_function" and viewed_operand(node) is None
     if value.dtype.is_complex or not is_static(value) or not is_row_major(value):
         return False
+    if any(str(user.target) in BY_OFFSET for user in node.users):
+        return has_own_memory  # a window may reach beyond what a view shows
     return has_own_memory or not aliases.leaves(node)
