@@ -48,6 +48,9 @@ WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
 # Calls that add up long rows. What they round are sums of neighbours, which may be far larger than
 # the result: so neighbours among their operands move together as well.
 SUMS, STRETCHES = frozenset(("sum", "mean", "nansum", "nanmean")), 8
+# Calls that take the mean away, in the backward too, where all elements see its rounding alike.
+_CENTRED = "var std var_mean std_mean batch_norm instance_norm group_norm layer_norm"
+CENTRED = frozenset(_CENTRED.split())
 NOTHING = 1e-10  # beside an operand: float64 rounds to it, and no narrower type comes as near
 KEEPS_STATISTICS = frozenset(("batch_norm", "instance_norm"))  # in operands, beside their result
 
@@ -157,6 +160,12 @@ class Widened(TorchFunctionMode):
             place = torch.arange(tensor.numel()) * STRETCHES // max(tensor.numel(), 1)
             moved *= 1 + self.noise * torch.finfo(dtype).eps * off[place].view(tensor.shape)
         self._move(moved, dtype, torch.finfo(dtype).eps)
+        if _name(of) in CENTRED and moved.requires_grad and moved.numel():
+            x, coarse = tensor.detach(), torch.finfo(dtype).eps
+            apart = float((x - x.mean()).abs().max())
+            shift = coarse * float(x.abs().max()) / apart if apart else coarse
+            off = 2 * torch.rand((), generator=self.source, dtype=torch.float64) - 1
+            moved.register_hook(lambda g: g + self.noise * shift * off * g.abs().max())
         return moved
 
     def _move(self, tensor: torch.Tensor, dtype: torch.dtype, ulp: float) -> None:

@@ -301,7 +301,7 @@ class KernelGraph:
         front = takewhile(lambda step: id(step) in known, self.body)
         return tuple(dict.fromkeys(b for step in front for b in written(step)))
 
-    @property
+    @cached_property
     def prepared(self) -> int:
         """How many steps at the front only make what is held."""
         held = set(self.held)

@@ -16,7 +16,7 @@ from litz.fuzz.foretold import _Foretold, is_shape_misforetold
 from litz.fuzz.hunt import DEADLY, Result, _crash
 from litz.fuzz.isolate import Died
 from litz.fuzz.program import Manner
-from litz.fuzz.reference import run_wide
+from litz.fuzz.reference import Watched, run_wide
 from litz.fuzz.runs import Compiled
 from tests.fuzz.hunting import command
 
@@ -234,3 +234,20 @@ def test_statistics_that_a_norm_keeps_are_sums() -> None:
     eps = torch.finfo(torch.float64).eps
     for was, moved in zip(exact[1:], noisy[1:], strict=True):
         assert eps < float(abs(was / moved - 1)) < 64 * eps
+
+
+def test_a_gradient_shares_the_rounding_of_a_mean() -> None:
+    """Of numbers far from zero, which a variance takes away from all of them."""
+
+    def variance(x: torch.Tensor) -> list[torch.Tensor]:
+        with torch.enable_grad():
+            moved = x.detach().requires_grad_()
+            moved.var().backward()
+        return [moved.grad.sum()]  # type: ignore[union-attr]
+
+    x = 1000 + data(1, (4096,), torch.float32)
+    seen: list[torch.dtype] = []
+    with Watched(seen):
+        variance(x)
+    exact, noisy = (run_wide(variance, [x], seen, noise)[0] for noise in (0, 1))
+    assert float(exact.abs()) < 1e-12 and 1e-6 < float(noisy.abs()) < 1e-3
