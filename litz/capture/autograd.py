@@ -63,6 +63,7 @@ def through_autograd(
     modes = reason_in_modes(inputs)  # asked here: AOTAutograd traces in modes of its own
 
     def forward(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Callable[..., Any]:
+        _donate_nothing()
         show_inputs(gm)
         return compile_graph(gm, args, "forward")
 
@@ -89,6 +90,14 @@ def through_autograd(
         whole = hook(module, inputs)
     run = straight(plain[0], eager) if plain else wrapped(whole, eager)
     return beside_fakes(run, eager, inputs)
+
+
+def _donate_nothing() -> None:
+    """A value that is donated is one that the backward may overwrite, so torch lets the backward
+    run only once. Ours overwrites none, and may run as often as eager's."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _keep_asserts(module: torch.fx.GraphModule) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from litz.ir.attention import weighed_mean
-from litz.ir.expr import Expr, apply, axis, const
+from litz.ir.expr import Expr, apply, axis, const, walk
 from litz.ir.graph import origin_of
 from litz.ir.program import Buffer
 from litz.lower.aside import value_aside
@@ -230,9 +230,11 @@ def _streamed(low: Lowering, spelt: Spelt, outside: dict[Node, Any]) -> View:
     *front, row, width = _index(low, result, made[spelt.mix])
     p = _operand(low, spelt.mix.args[0], known)
     weight = value_aside(p, (*front, row, column), steps, {})
-    place = _index(low, weight, made[spelt.weights])
-    if place[-1] is not column:
+    *others, along = place = _index(low, weight, made[spelt.weights])
+    if along is not column or any(node is column for index in others for node in walk(index)):
         raise refused(low, "its softmax does not run along the columns")
+    if made[spelt.weights].shape[-1] is not v.shape[-2]:
+        raise refused(low, "only a part of what its softmax adds up is weighed")
     dots = _Dots(low, spelt.dot, known)
     given = {made[spelt.dot]: dots.at}
     score = value_aside(known[spelt.scores], place, steps, given)

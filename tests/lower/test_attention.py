@@ -228,6 +228,30 @@ def test_spelt_by_hand(name: str) -> None:
     _agrees(function, *_heads(2, 3, 40, 16), *more, kernels=1 + (name == "two layers"))
 
 
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "the first": lambda p: p[..., :10],
+    "all but the last": lambda p: p[..., :-1],
+    "from the middle": lambda p: p.narrow(-1, 3, 9),
+    "every other": lambda p: p[..., ::2],
+    "a window": lambda p: p.unfold(-1, 12, 4)[..., 0, :],
+    "the diagonal twice": lambda p: p.diagonal(dim1=-2, dim2=-1)[..., None, :].expand_as(p),
+}
+
+
+@pytest.mark.parametrize("heads", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_the_weights(name: str, heads: tuple[int, ...]) -> None:
+    """Their softmax adds up whole rows."""
+    q, k, v = (torch.randn(*heads, 16, 8) for _ in range(3))
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = PARTS[name]((q @ k.mT).softmax(-1))
+        return weights @ v[..., : weights.shape[-1], :]
+
+    found = torch.compile(function, backend="litz", options={"on_error": "raise"})(q, k, v)
+    torch.testing.assert_close(found, function(q, k, v))
+
+
 def test_weights_that_are_read() -> None:
     """What the caller gets as well is computed as it is spelt."""
 

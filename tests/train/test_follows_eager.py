@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -232,6 +233,23 @@ def test_retain_graph() -> None:
         return model, step
 
     follows_eager(make)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_backward_may_run_as_often_as_eagers(dynamic: bool) -> None:
+    """Saved values are read, never overwritten: torch would forbid it if some were donated."""
+    layers = nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8)
+    model = nn.Sequential(*layers)
+    x = torch.randn(5, 16, requires_grad=True)
+    found = []
+    for run in (torch.compile(model, backend="litz", dynamic=dynamic), model):
+        y = run(x)
+        for k in range(3):
+            (y * y * k).sum().backward(retain_graph=True)
+        found.append([t.grad for t in (x, *model.parameters())])
+        x.grad = None
+        model.zero_grad()
+    torch.testing.assert_close(*found)
 
 
 def test_compiled_autograd() -> None:
