@@ -216,8 +216,10 @@ def _index_add(
 ) -> Any:  # fmt: skip
     """Whole slices, each added where its index says. Torch's own goes through `index_put`, which
     takes negative indices, and eager refuses them."""
-    if x.dtype.is_complex:
+    if x.dtype.is_complex or not _is_held(alpha, x.dtype):
         return NotImplemented
+    if x.dtype is torch.bool:  # a factor of them is one as well
+        alpha = bool(alpha != 0)
     if not x.dim():
         x, index, source = (t.reshape(1) for t in (x, index, source))
         return _index_add(x, 0, index, source, alpha=alpha).reshape(())
@@ -228,6 +230,15 @@ def _index_add(
     # Eager's kernel is another one here, and what it raises for an index outside is, too.
     scaled = source if alpha == 1 else source * alpha
     return aten.scatter_reduce.two(x, dim, places, scaled, "sum")
+
+
+def _is_held(factor: Any, dtype: torch.dtype) -> bool:
+    """Whether eager takes a number for a factor of a type: integers that are too large it refuses,
+    and negative ones of an unsigned type wrap around."""
+    if dtype.is_floating_point or dtype is torch.bool:
+        return True
+    info = torch.iinfo(dtype)
+    return bool((info.min or -info.max) <= factor <= info.max)
 
 
 def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:

@@ -95,6 +95,35 @@ def test_index_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> No
     torch.testing.assert_close(compiled(**tensors), function(**tensors))
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int16], ids=str)
+@pytest.mark.parametrize("alpha", [0, 1, 2, -1, 100])
+def test_index_add_with_a_factor_stays_in_its_type(alpha: int, dtype: torch.dtype) -> None:
+    def function(x: torch.Tensor, s: torch.Tensor, i: torch.Tensor) -> list[torch.Tensor]:
+        rows = x.index_add(0, i, s, alpha=alpha)
+        line = x[:, 0].index_add(0, i, s[:, 0], alpha=alpha)
+        one = x[0, 0].index_add(0, i[:1] * 0, s[0, 0], alpha=alpha)
+        return [rows, line, one, x.T.index_add(-1, i, s.T, alpha=alpha)]
+
+    tensors = _tensors(torch.int64)
+    x, s = ((tensors[name] * 20).to(dtype) for name in "xs")
+    litz.reset()
+    compiled = torch.compile(function, backend="litz", options=RAISE)
+    found, expected = (run(x, s, tensors["i"]) for run in (compiled, function))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("alpha", [-300, 256])
+def test_index_add_refuses_a_factor_that_its_type_does_not_hold(alpha: int) -> None:
+    def function(x: torch.Tensor, s: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, i, s, alpha=alpha)
+
+    tensors = _tensors(torch.uint8)
+    litz.reset()
+    for run in (function, torch.compile(function, backend="litz", options=RAISE)):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            run(tensors["x"], tensors["s"], tensors["i"])
+
+
 def test_large_scatters_do_not_depend_on_threads() -> None:
     draws.seed(0)
     x, s = torch.zeros(50, 512), torch.randn(4000, 512)
