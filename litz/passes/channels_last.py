@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from litz.config import Config
 from litz.ir.convolution import has_onednn, may_be_packed
 from litz.ir.graph import Graph
+from litz.passes.aliasing import Aliases, viewed_operand
 from litz.passes.fold_channel_factors import of_parameters
 from litz.passes.fold_strides import HALVES, fold_strides
 from litz.target import Target
@@ -108,6 +109,7 @@ class Mover:
 
     def __init__(self, graph: Graph, laid: set[Node]) -> None:
         self.graph, self.nodes, self.laid = graph, graph.module.graph, laid
+        self.aliases = Aliases(self.nodes)
         self.first: dict[Node, Any] = {}
         self.moved: dict[Node, Node] = {}  # a node -> the same in channels last
         self.back: dict[Node, Node] = {}  # a node -> the same where eager has it
@@ -153,8 +155,17 @@ class Mover:
             order = ORDERS[before.dim()]
             node.meta["val"] = node.meta["val"].contiguous(memory_format=order)
         pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(node.meta["val"]), strict=True)
-        if any(a is not None and a.stride() != b.stride() for a, b in pairs):
+        differs = any(a is not None and a.stride() != b.stride() for a, b in pairs)
+        if differs or self._moved_base(node):
             self.first[node] = before
+
+    def _moved_base(self, node: Node) -> Node | None:
+        """What was moved and a view shows that leaves the graph. The caller may get both, or two
+        views of it: then they still share memory, so it is moved back once, for all."""
+        if node.target is operator.getitem or not self.aliases.leaves(node):
+            return None
+        base = viewed_operand(node)
+        return base if base in self.first else None
 
     def _channels_last(self, operand: Node, user: Node) -> Node:
         value = operand.meta["val"]
@@ -169,14 +180,24 @@ class Mover:
         if operand not in self.first:
             return operand
         if operand not in self.back:
-            expected = self.first[operand]
-            if isinstance(expected, torch.Tensor) and expected.is_contiguous():
+            expected, base = self.first[operand], self._moved_base(operand)
+            if base is not None:
+                self.back[operand] = self._viewed_again(operand, base, user)
+            elif isinstance(expected, torch.Tensor) and expected.is_contiguous():
                 self.back[operand] = self._clone(operand, user, torch.contiguous_format)
             elif isinstance(expected, torch.Tensor):
                 self.back[operand] = self._restrided(operand, user, expected)
             else:
                 return operand  # a tuple: its items are moved, each for itself
         return self._exactly(self.back[operand], user, self.first[operand])
+
+    def _viewed_again(self, view: Node, base: Node, user: Node) -> Node:
+        """A view, of its base where eager has that."""
+        source = self._as_eager(base, user)
+        with self.nodes.inserting_before(user):
+            made = self.nodes.call_function(view.target, view.args, view.kwargs)  # type: ignore
+        made.replace_input_with(base, source)
+        return self._filled(made, view)
 
     def _exactly(self, moved: Node, user: Node, expected: torch.Tensor) -> Node:
         """With eager's strides along dimensions of one as well, if the caller gets it."""

@@ -51,6 +51,40 @@ def test_values_and_strides(name: str) -> None:
         assert mine.stride() == theirs.stride()
 
 
+SIGNALS = nn.Conv1d(16, 16, 3, groups=16)  # becomes a convolution of images of one line
+SHARING: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, ...]]] = {
+    "itself": lambda x, w: (y := F.conv2d(x, w), y.unsqueeze(0)),
+    "two views": lambda x, w: (
+        (y := F.conv2d(x[:, :, :3], w)).squeeze(2), y.unsqueeze(0)),
+    "a view of a view": lambda x, w: (y := F.conv2d(x, w), y.unsqueeze(0).view(-1)),
+    "used as well": lambda x, w: (
+        y := F.conv2d(x, w, padding=1), z := y.unsqueeze(0), F.conv2d(z.sin().squeeze(0), w)),
+    "single pixels": lambda x, w: (y := F.conv2d(x[:, :, :3, :3], w), y.squeeze((2, 3))),
+    "signals": lambda x, w: (y := SIGNALS(x[:, :, 0]), y.unsqueeze(0)),
+    "part of several": lambda x, w: (
+        y := F.max_pool2d(F.conv2d(x, w), 2, return_indices=True)[0], y.unsqueeze(0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("name", SHARING)
+def test_results_that_share_memory_still_do(
+    name: str, trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["litz.passes.channels_last_training"], "LARGER", 0)
+    x, w = X, W.clone().requires_grad_(trains)
+    torch._dynamo.reset()
+    run = torch.compile(SHARING[name], backend="litz", options={"on_error": "raise"})
+    with torch.set_grad_enabled(trains):
+        found, expected = run(x, w), SHARING[name](x, w)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert [t.stride() for t in found] == [t.stride() for t in expected]
+    with torch.no_grad():
+        for results in (found, expected):
+            results[0].zero_()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
 def test_layouts_of_the_input(order: torch.memory_format) -> None:
     x = X.contiguous(memory_format=order)
