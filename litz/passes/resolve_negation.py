@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from litz.errors import UnsupportedOp
 from litz.ir.graph import Graph, origin_of
-from litz.passes.aliasing import viewed_operand, written_operands
+from litz.passes.aliasing import Aliases, viewed_operand, written_operands
 from litz.passes.hooks import noted, renew
 
 aten = torch.ops.aten
@@ -27,19 +27,29 @@ def resolve_negation(graph: Graph) -> int:
     return aten.exp(x)                    ->     y = aten.resolve_neg(x)
                                                  return aten.exp(y)
     """
-    resolved, before = 0, noted(graph)
-    for node in graph.nodes:
-        if node.target is aten._neg_view.default:
-            _refuse_shared_results(graph, node)
-            node.target = aten.neg.default  # the same numbers, without the bit
-        elif _is_negated(node) and node.users:
+    negated = [n for n in graph.nodes if _is_negation(n) or _is_negated(n)]
+    if not negated:
+        return 0
+    resolved, before, aliases = 0, noted(graph), Aliases(graph.module.graph)
+    for node in (n for n in negated if n.users):
+        if not _is_negation(node):
             _refuse_writes(node)
+        of_input = list(_bases(node))[-1].op == "placeholder"
+        if not of_input:
             _refuse_shared_results(graph, node)
-            _resolve(graph, node)
+        if _is_negation(node) and not (of_input and aliases.leaves(node)):
+            node.target = aten.neg.default
+            before[node] = (node.target, node.args, node.kwargs)  # it lies where the view did
+        else:
+            _resolve(graph, node, aliases if of_input else None)
             resolved += 1
     if resolved:  # what is written out has no gaps, and so have views of it
         renew(graph, before)
     return resolved
+
+
+def _is_negation(node: Node) -> bool:
+    return node.target is aten._neg_view.default
 
 
 def _is_negated(node: Node) -> bool:
@@ -53,14 +63,37 @@ def _is_negated(node: Node) -> bool:
     return base is None or base.meta["val"].dtype.is_complex
 
 
-def _resolve(graph: Graph, node: Node) -> None:
-    users = list(node.users)
+def _resolve(graph: Graph, node: Node, aliases: Aliases | None) -> None:
+    """Write a tensor out, for all who read it; where aliases are given, it shows an input, and
+    results of that memory stay views of the input.
+
+    y = aten._neg_view(x)                ->     y = aten._neg_view(x); z = aten.neg(x)
+    return aten.select(y, 0, 1), sin(y)         return aten.select(y, 0, 1), sin(z)
+    """
     with graph.module.graph.inserting_after(node):
-        made = graph.module.graph.call_function(aten.resolve_neg.default, (node,))
-    value = node.meta["val"]
-    made.meta = {**node.meta, "val": torch.empty_like(value)}
-    for user in users:
-        user.replace_input_with(node, made)
+        if _is_negation(node):
+            made = graph.module.graph.call_function(aten.neg.default, node.args)
+        else:
+            made = graph.module.graph.call_function(aten.resolve_neg.default, (node,))
+    made.meta = {**node.meta, "val": torch.empty_like(node.meta["val"])}
+    _hand_over(graph, node, made, aliases)
+
+
+def _hand_over(graph: Graph, node: Node, twin: Node, aliases: Aliases | None) -> None:
+    """Who reads a node gets its twin; a view that leaves stays, and has a twin for its readers."""
+    for user in [u for u in node.users if u is not twin]:
+        if aliases is None:
+            user.replace_input_with(node, twin)
+        elif viewed_operand(user) is node and aliases.leaves(user):
+            with graph.module.graph.inserting_after(user):
+                copy = graph.module.graph.node_copy(user, lambda n: twin if n is node else n)
+            if _is_negation(copy):
+                copy.target = aten.neg.default
+            _hand_over(graph, user, copy, aliases)
+        elif user.op != "output":
+            user.replace_input_with(node, twin)
+    if not twin.users:
+        graph.module.graph.erase_node(twin)
 
 
 def _refuse_writes(node: Node) -> None:

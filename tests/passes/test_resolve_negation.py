@@ -145,3 +145,44 @@ def test_results_that_share_only_what_is_written_out() -> None:
     torch.testing.assert_close((found, part), function(z))
     found.zero_()
     torch.testing.assert_close(part, torch.zeros(7))
+
+
+OF_INPUTS: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]]] = {
+    "alone": (lambda: _complex(4, 6), lambda z: (z.conj().imag,)),
+    "read as well": (lambda: _complex(4, 6), lambda z: (y := z.conj().imag, y.sin())),
+    "a part": (lambda: _complex(4, 6), lambda z: ((y := z.conj().imag)[1:], y.sin())),
+    "parts of parts": (
+        lambda: _complex(4, 6), lambda z: (y := z.conj().imag[1:], y.sin(), y[1:], y[1:].exp())),
+    "parts": (lambda: _complex(4, 6), lambda z: (*(y := z.conj().imag).split(2), y.sin())),
+    "negated": (lambda: torch.randn(4, 6), lambda x: (y := torch._neg_view(x), y.sin(), y[1:])),
+    "twice": (
+        lambda: torch.randn(4, 6),
+        lambda x: (z := torch._neg_view((y := torch._neg_view(x))[1:]), z.sin(), y, z[1:].exp())),
+    "beside the input": (lambda: torch.randn(4, 6), lambda x: (torch._neg_view(x)[1:], x[1:])),
+    "with gaps": (
+        lambda: torch._neg_view(torch.randn(4, 6))[:, ::2], lambda x: (x[1:], x.sin())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_INPUTS)
+def test_results_that_show_an_input(name: str) -> None:
+    make, function = OF_INPUTS[name]
+    x = make()
+    found, expected = _run(function)(x), function(x)
+    torch.testing.assert_close(found, expected)
+    seen = [(t.is_neg(), t.stride(), t.storage_offset()) for t in found]
+    assert seen == [(t.is_neg(), t.stride(), t.storage_offset()) for t in expected]
+    x.mul_(3)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)  # of the same input: both have changed, or neither
+
+
+def test_what_lies_with_gaps_beside_an_input_that_is_negated() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch._neg_view((x.exp() * 2)[:, ::2])
+        return y, y[1:], x.sin()
+
+    x = torch._neg_view(torch.randn(4, 6))
+    found, expected = _run(function)(x), function(x)
+    torch.testing.assert_close(found, expected)
+    assert [t.stride() for t in found] == [t.stride() for t in expected]
