@@ -24,6 +24,11 @@ def _scaled(op: One, x: Any, y: Any, z: Any, value: Any = 1) -> torch.Tensor:
     return op(x, y, z, value=value)
 
 
+def _limited(op: One, clamp: One, x: torch.Tensor, limit: Any) -> torch.Tensor:
+    """maximum and minimum, which take numbers over lists: eager has them clamp then."""
+    return (op if isinstance(limit, torch.Tensor) else clamp)(x, limit)
+
+
 def _norm(x: torch.Tensor, order: Any = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
     return torch.linalg.vector_norm(x, order, dtype=dtype)
 
@@ -36,6 +41,8 @@ def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -
 NAMED: dict[str, One] = {
     "addcmul": partial(_scaled, torch.addcmul),
     "addcdiv": partial(_scaled, torch.addcdiv),
+    "maximum": partial(_limited, torch.maximum, torch.clamp_min),
+    "minimum": partial(_limited, torch.minimum, torch.clamp_max),
     "norm": _norm,
     "copy": _copied,
     "zero": torch.zeros_like,

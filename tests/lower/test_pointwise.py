@@ -253,6 +253,28 @@ def test_clamp_keeps_nan(dtype: torch.dtype) -> None:
     agree(CLAMPS, special(dtype))
 
 
+LIMITED = {"maximum": torch._foreach_maximum, "minimum": torch._foreach_minimum}
+LIMITS: dict[str, Any] = {
+    "float": 0.5,
+    "integer": 2,
+    "nan": torch.nan,
+    "one for each": [0.5, 2],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool], ids=str)
+def test_lists_are_limited_by_numbers(dtype: torch.dtype) -> None:
+    """Over one tensor, maximum and minimum take no numbers."""
+    table: dict[str, Function] = {
+        f"{name} {kind}": lambda x, y, op=op, limit=limit: op([x, y], limit)
+        for name, op in LIMITED.items()
+        for kind, limit in LIMITS.items()
+    }
+    for name, op in LIMITED.items():
+        table[f"{name} tensor"] = lambda x, y, op=op: op([x, y], torch.tensor(0.5))
+    agree(table, special(dtype), numbers(dtype, 3, 4).t())
+
+
 SHAPES = [
     ((5,), (4, 5)),
     ((4, 1), (1, 5)),
