@@ -211,6 +211,16 @@ def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
     return torch.where(x <= number(threshold), number(value), x)
 
 
+def _addcmul(
+    torchs: Callable[..., Any], x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1
+) -> Any:
+    """Of integers, eager cuts the factor off to one; torch's decomposition refuses it."""
+    is_float = isinstance(value, (float, torch.SymFloat))
+    if is_float and not any(t.is_floating_point() or t.is_complex() for t in (x, y, z)):
+        value = torch.sym_int(value)
+    return torchs(x, y, z, value=value)
+
+
 def _index_add(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
 ) -> Any:  # fmt: skip
@@ -390,6 +400,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[getattr(copy, overload)] = partial(_cloned, getattr(view, overload))
     table.update(OURS)
     table.update(foreach_decompositions())
+    table[aten.addcmul.default] = partial(_addcmul, table[aten.addcmul.default])
     table[aten.roll.default] = partial(_roll, table[aten.roll.default])
     table[aten.linspace.default] = partial(_linspace, table[aten.linspace.default])
     for overload in IN_FIRST_TYPE:

@@ -275,6 +275,18 @@ def test_lists_are_limited_by_numbers(dtype: torch.dtype) -> None:
     agree(table, special(dtype), numbers(dtype, 3, 4).t())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *INTEGERS], ids=str)
+def test_factors_are_cut_off_for_integers(dtype: torch.dtype) -> None:
+    x, y, z = (numbers(dtype, 5, seed=seed) for seed in range(3))
+    listed = torch._foreach_addcmul
+    table: dict[str, Function] = {
+        "alone": lambda x, y, z: torch.addcmul(x, y, z, value=2.7),
+        "one factor": lambda x, y, z: listed([x, y], [y, z], [z, x], 2.0),
+        "one for each": lambda x, y, z: listed([x, y], [y, z], [z, x], [1.5, 0.5]),
+    }
+    agree(table, x, y, z)
+
+
 SHAPES = [
     ((5,), (4, 5)),
     ((4, 1), (1, 5)),
