@@ -221,6 +221,14 @@ def _addcmul(
     return torchs(x, y, z, value=value)
 
 
+def _powers_of_number(base: Any, exponent: torch.Tensor) -> Any:
+    """Eager lays them out row-major; torch foretells the strides of the exponents."""
+    steps = zip(exponent.stride(), make_contiguous_strides_for(exponent.shape), strict=True)
+    if all(statically_known_true(step == dense) for step, dense in steps):
+        return NotImplemented
+    return aten.pow.Scalar(base, exponent.clone(memory_format=torch.contiguous_format))
+
+
 def _index_add(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
 ) -> Any:  # fmt: skip
@@ -384,6 +392,7 @@ OURS = {
     aten.index_reduce.default: _index_reduce,
     aten.max_unpool2d.default: _max_unpool2d,
     aten.max_unpool3d.default: _max_unpool3d,
+    aten.pow.Scalar: _powers_of_number,
     aten.put.default: _put,
     aten.threshold.default: _threshold,
 }

@@ -287,6 +287,18 @@ def test_factors_are_cut_off_for_integers(dtype: torch.dtype) -> None:
     agree(table, x, y, z)
 
 
+def test_powers_of_a_number_are_row_major() -> None:
+    """However the exponents lie: eager allocates these without a look at their strides."""
+    table: dict[str, Function] = {
+        "alone": lambda x: torch.pow(2.0, x),
+        "of one": lambda x: torch.pow(1.0, x),
+        "list": lambda x: torch._foreach_pow(2.0, [x, x.contiguous()]),
+        "power": lambda x: torch.pow(x, 2.0),
+    }
+    agree(table, numbers(torch.float32, 3, 4).t())
+    agree(table, numbers(torch.int64, 2, 3, 4, 5).to(memory_format=torch.channels_last))
+
+
 SHAPES = [
     ((5,), (4, 5)),
     ((4, 1), (1, 5)),
