@@ -46,6 +46,12 @@ def _alike(op: str) -> Callable[..., Expr]:
     return combined
 
 
+def _remainder(*args: Any) -> Expr:
+    """Python's, of floats as of integers: its sign is the divisor's."""
+    is_float = any(_expr(a).dtype is F64 for a in args)
+    return _alike("remainder" if is_float else "mod")(*args)
+
+
 def _of_floats(op: str) -> Callable[..., Expr]:
     return lambda *args: apply(op, *map(_float, args))
 
@@ -56,7 +62,7 @@ RULES: dict[Any, Callable[..., Expr]] = {
     operator.mul: _alike("mul"),
     operator.neg: _alike("neg"),
     operator.floordiv: _alike("floordiv"),
-    operator.mod: _alike("mod"),
+    operator.mod: _remainder,
     operator.truediv: _of_floats("div"),
     operator.pow: _of_floats("pow"),
     operator.lt: _alike("lt"),

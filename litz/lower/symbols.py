@@ -198,6 +198,13 @@ def _quotient(operands: list[Expr]) -> Expr:
     return apply("div", *(cast(n, F64) for n in operands))
 
 
+def _remainder(operands: list[Expr]) -> Expr:
+    """Python's, whose sign is the divisor's, of floats as of integers."""
+    if any(n.dtype is F64 for n in operands):
+        return apply("remainder", *(cast(n, F64) for n in operands))
+    return modulo(*operands)
+
+
 def _power(operands: list[Expr]) -> Expr:
     base, exponent = operands
     if exponent.number < 1:
@@ -244,8 +251,8 @@ RULES: dict[str, Any] = {
     "PowByNatural": _power,
     "FloorDiv": lambda args: floordiv(*args),
     "CleanDiv": lambda args: floordiv(*args),
-    "Mod": lambda args: modulo(*args),
-    "PythonMod": lambda args: modulo(*args),
+    "Mod": _remainder,
+    "PythonMod": _remainder,
     "Max": lambda args: _combined("max", _undominated(args, at_least)),
     "Min": lambda args: _combined("min", _undominated(args, lambda a, b: at_least(b, a))),
     "ToFloat": lambda args: cast(args[0], F64),

@@ -21,6 +21,7 @@ from litz.ir.sizes import symbols
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=",
     "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "and": "and", "or": "or", "div": "/",
+    "remainder": "%",
 }  # fmt: skip
 
 

@@ -213,6 +213,19 @@ def test_symbolic_floats_and_sizes_that_are_no_polynomials() -> None:
     assert symbolic.graphs == 1 and not symbolic.aten_ops
 
 
+def test_remainders_of_floats() -> None:
+    """In a kernel, in a size, and as a result."""
+
+    def program(x: torch.Tensor) -> tuple[Any, ...]:
+        rest = x.shape[0] % 2.5
+        return x * rest, x.new_zeros(int(rest * 4) + 3), rest + 1
+
+    symbolic = Symbolic(program)
+    for n in (12, 13, 19):
+        symbolic.check(torch.randn(n), interpret=False)
+    assert symbolic.graphs == 1 and not symbolic.aten_ops
+
+
 def test_a_graph_that_needs_its_sizes_is_compiled_for_each_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -47,3 +47,9 @@ def test_signs_bind_as_they_should() -> None:
     assert _read(number_text(apply("neg", integer(-3)))) == 3
     assert _read(number_text(apply("mul", const(-0.0, F64), cast(u, F64))), u0=2) == 0.0
     assert _read(number_text(apply("and", const(True, BOOL), apply("lt", u, integer(3)))), u0=2)
+
+
+@pytest.mark.parametrize("divisor", [2.5, -2.5])
+def test_a_remainder_is_pythons(divisor: float) -> None:
+    rest = apply("remainder", cast(size("u0"), F64), const(divisor, F64))
+    assert _read(number_text(rest), u0=12) == 12 % divisor
