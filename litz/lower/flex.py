@@ -60,7 +60,8 @@ def _called(
             if node.op == "placeholder":
                 argument = next(arguments)
                 known[node] = argument
-                if isinstance(argument, Expr):
+                # What is no tensor is a size that the function captured: a number as it is.
+                if isinstance(argument, Expr) and isinstance(node.meta["val"], torch.Tensor):
                     known[node] = low.whole(low.buffer(node.meta["val"]))
                     given[known[node].buffer] = _constantly(argument)
             elif node.op == "call_function":

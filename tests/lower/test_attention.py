@@ -382,6 +382,26 @@ def test_flex(score: str, visible: str) -> None:
     assert not notes.aten_ops and notes.kernels == 1, str(notes)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_flex_functions_capture_symbolic_numbers() -> None:
+    """They come behind the score and its position, and are no tensors, as those are."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, mask: Any, factor: int) -> Any:
+        return flex_attention(q, k, v, lambda s, b, h, i, j: s * factor, block_mask=mask)
+
+    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (i - j).abs() < width
+
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="litz", dynamic=True, options={"on_error": "raise"})
+    for width, factor in ((8, 2), (5, 3)):
+        inputs = _heads(1, 2, 48 + width, 16)
+        mask = create_block_mask(visible, None, None, 48 + width, 48 + width, device="cpu")
+        with torch.no_grad():
+            ours, eager = (f(*inputs, mask, factor) for f in (run, function))
+        assert torch.allclose(ours, eager, atol=2e-6)
+
+
 @pytest.mark.parametrize("along", [-1, -2, -3], ids=["width", "rows", "heads"])
 @pytest.mark.parametrize("expanded", list(itertools.product((False, True), repeat=3))[1:])
 @pytest.mark.parametrize("causal", [False, True])
