@@ -71,14 +71,13 @@ from litz.runtime.steps import (
     returns_alias,
     torch_dtype,
 )
-from litz.runtime.wording import Wording
+from litz.runtime.wording import TANGENT, Wording
 
 # An error of an ATen call says which op and line it is about.
 NAMED = ("except BaseException as error:", "    name_op(error)")
 ENTRY = "<litz entry>"
 # Namespaces of ops whose shapes and types are foretold by torch's own tested functions, or by us.
 TRUSTED = ("aten.", "mkldnn.", "prims.", "litz.")
-TANGENT = "tangents_"  # what AOTAutograd calls the gradients that a backward graph is given
 Segments = Sequence[Callable[[int], Any]]
 
 
@@ -205,8 +204,10 @@ class Entry(Wording):
             frozen = "".join(f"{self.local[name]}, " for name in self._still)
             lines.append(f"if not still(({frozen})): return elsewhere(args)")
         if self.config.size_asserts:
+            saved = self._saved()
             pairs = [(b, name) for b, name in given if isinstance(b, Buffer)]
-            lines += [self._check(b, name) for b, name in pairs if b.name not in self._still]
+            pairs = [(b, name) for b, name in pairs if b.name not in self._still]
+            lines += [self._check(b, name, b in saved) for b, name in pairs]
         self.names |= {"function_modes": function_modes, "apart": apart}
         return ["if function_modes(): return apart(call, args)", *lines, "args.clear()"]
 

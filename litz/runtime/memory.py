@@ -21,7 +21,7 @@ from litz.errors import ScalarAssertion
 from litz.ir.program import Plan, ViewArg
 from litz.ir.source import ARENA, ERROR_RECORD
 from litz.runtime.modes import without_modes
-from litz.runtime.steps import numbers, torch_dtype
+from litz.runtime.steps import has_steps, mismatch, numbers, torch_dtype
 
 PAGE = 4096
 MADV_HUGEPAGE = 14
@@ -179,8 +179,26 @@ def with_layout(
         raise ScalarAssertion(f"it gave {got}, where torch foretold {dtype} of shape {shape}", op)
     if 0 in strides and result.stride() == strides:
         return copy_of(result)
-    made = torch.empty_strided(shape, strides, dtype=result.dtype, device=result.device)
-    return made.copy_(result)
+    return _laid_out(result, strides)
+
+
+def restored(
+    name: str, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...],
+    dtype: torch.dtype,
+) -> torch.Tensor:  # fmt: skip
+    """What a forward graph saved, with the strides that the backward kernels were compiled for:
+    hooks of the user's give it back laid out as they like, and no guard looks at it."""
+    if tensor.shape != shape or tensor.dtype is not dtype or has_steps(tensor, shape, strides):
+        mismatch(name, tensor, shape, strides, dtype)
+        return tensor
+    return _laid_out(tensor, strides)
+
+
+def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A copy with these strides. Elements that share memory are equal: the first is copied."""
+    few = tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)]
+    made = torch.empty_strided(few.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(few).expand(tensor.shape)
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -91,17 +91,20 @@ def is_whole(view: ViewArg) -> bool:
     return view.shape == buffer.shape and view.strides == buffer.strides and view.offset is ZERO
 
 
+def has_steps(tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape has these strides wherever they are stepped along."""
+    steps = zip(shape, strides, tensor.stride(), strict=False)
+    return tensor.numel() == 0 or all(n <= 1 or a == b for n, a, b in steps)
+
+
 def mismatch(
     name: str, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...],
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     """Raise, unless the strides that differ are never stepped along."""
-    steps = zip(shape, strides, tensor.stride(), strict=False)
     if tensor.dtype is not dtype:
         raise InputMismatch(name, str(dtype), str(tensor.dtype))
-    if tensor.shape == shape and (
-        tensor.numel() == 0 or all(n <= 1 or a == b for n, a, b in steps)
-    ):
+    if tensor.shape == shape and has_steps(tensor, shape, strides):
         return
     expected = f"shape {shape}, strides {strides}"
     raise InputMismatch(name, expected, f"shape {tuple(tensor.shape)}, strides {tensor.stride()}")

@@ -15,13 +15,15 @@ from typing import Any
 from litz.config import Config
 from litz.ir.expr import Expr
 from litz.ir.index import ZERO
-from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Plan, ViewArg
+from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Plan, ViewArg, written
 from litz.ir.source import DeviceSource, Source
 from litz.runtime.asserts import assert_finite, meant_by, misaligned, where
 from litz.runtime.late import LateSizes
-from litz.runtime.memory import copy_of
+from litz.runtime.memory import copy_of, restored
 from litz.runtime.numbers import local_name, number_text, tuple_text
 from litz.runtime.steps import is_whole, torch_dtype
+
+TANGENT = "tangents_"  # what AOTAutograd calls the gradients that a backward graph is given
 
 
 class Wording(ABC):
@@ -57,15 +59,27 @@ class Wording(ABC):
                 named.append((item, local_name(item) if fresh else f"i{k}"))
         return named
 
-    def _check(self, buffer: Buffer, name: str) -> str:
-        """A line that sees another layout; `mismatch` then looks whether it matters."""
+    def _check(self, buffer: Buffer, name: str, saved: bool) -> str:
+        """A line that sees another layout; `mismatch` then looks whether it matters, or `restored`
+        brings it back."""
         sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         layout = f"{name}.shape != {sizes} or {name}.stride() != {strides}"
         wrong = f"{layout} or {name}.dtype is not {dtype}"
-        told = f"mismatch({buffer.name!r}, {name}, {sizes}, {strides}, {dtype})"
+        given = f"({buffer.name!r}, {name}, {sizes}, {strides}, {dtype})"
+        told = f"mismatch{given}"
+        if saved:
+            self.names["restored"] = restored
+            told = f"{name} = restored{given}"
         # An effect token is nothing at run time.
         return f"if {name} is not None and ({wrong}): {told}"
+
+    def _saved(self) -> set[Buffer]:
+        """What a backward graph is given and only reads: a write belongs into the tensor itself."""
+        inputs = {b for b in self.graph.inputs if isinstance(b, Buffer)}
+        if not any(b.name.startswith(TANGENT) for b in inputs):
+            return set()
+        return inputs.difference(*(written(step) for step in self.graph.body))
 
     def _output(self, value: Any) -> str:
         if isinstance(value, Expr):

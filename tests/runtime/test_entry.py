@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -74,3 +75,47 @@ def test_large_outputs(huge: bool) -> None:
     made = linked(lambda x: x * 2, x, cpp__huge_pages=huge)
     assert ("empty_large" in made.text) == huge
     torch.testing.assert_close(made([x])[0], x * 2)
+
+
+def _turned(t: torch.Tensor) -> torch.Tensor:
+    return t.t().contiguous() if t.dim() == 2 else t
+
+
+def _back(t: torch.Tensor) -> torch.Tensor:
+    return t.t() if t.dim() == 2 else t
+
+
+def _as_it_is(t: torch.Tensor) -> torch.Tensor:
+    return t
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("rows", [1, 6])  # one row is expanded
+@pytest.mark.parametrize("hooks", [(_turned, _back), (torch.Tensor.contiguous, _as_it_is)])
+def test_hooks_may_give_saved_values_another_layout(
+    hooks: tuple[Any, Any], rows: int, dynamic: bool
+) -> None:
+    first, x = torch.nn.Linear(8, 5), torch.randn(rows, 8)
+    wanted, found = (
+        _gradients(call, first, x, *hooks)
+        for call in (_two_layers, torch.compile(_two_layers, backend="litz", dynamic=dynamic))
+    )
+    torch.testing.assert_close(found, wanted)
+
+
+def _two_layers(x: torch.Tensor, first: torch.nn.Linear) -> torch.Tensor:
+    return first(x).relu() @ first.weight.sin()
+
+
+def _gradients(call: Any, first: torch.nn.Linear, x: torch.Tensor, pack: Any, unpack: Any) -> Any:
+    x = x.expand(6, 8).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        y = call(x, first)
+    return torch.autograd.grad(y.square().sum(), [x, *first.parameters()])
+
+
+def test_hooks_may_not_give_saved_values_another_type_or_shape() -> None:
+    first, call = torch.nn.Linear(8, 5), torch.compile(_two_layers, backend="litz")
+    for unpack in (torch.Tensor.double, lambda t: t[..., :1]):
+        with pytest.raises(InputMismatch, match="expected"):
+            _gradients(call, first, torch.randn(6, 8), _as_it_is, unpack)

@@ -22,7 +22,7 @@ GOOD, BAD = torch.tensor([5, 2, 0, 1, 4, 3]), torch.tensor([5, 2, 9, 1, 4, 3])
 
 
 # What a call's text calls only when something is wrong.
-UNCALLED = ("new_space", "mismatch", "fail", "with_layout", "name_op", "apart", "call")
+UNCALLED = ("new_space", "mismatch", "restored", "fail", "with_layout", "name_op", "apart", "call")
 
 
 def _gathers(x: torch.Tensor, i: torch.Tensor) -> Any:
