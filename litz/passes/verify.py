@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import UnsupportedOperatorException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, UnsupportedOperatorException
 from torch.fx import Node
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.node import map_arg
@@ -37,6 +37,7 @@ from litz.passes.merge_common_subexpressions import key_of
 
 # Raised where torch has no answer for tensors without data, or none that holds for all sizes.
 _UNANSWERED: tuple[type[Exception], ...] = (
+    DynamicOutputShapeException,  # as many as a mask of constants has true elements
     UnsupportedOperatorException,
     NotImplementedError,
     symbolic_shapes.GuardOnDataDependentSymNode,

@@ -176,3 +176,13 @@ def test_sizes_are_not_guarded(capture: Callable[..., Graph]) -> None:
     before = len(environment.guards)
     optimize(graph, host(), Config())
     assert len(environment.guards) == before
+
+
+@pytest.mark.parametrize("mask", [[True], [False], [True, False, True]])
+def test_a_mask_of_constants_tells_a_size(mask: list[bool]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x[torch.tensor(mask)]
+
+    x = torch.randn(len(mask), 4)
+    found = torch.compile(function, backend="litz", options={"on_error": "raise"})(x)
+    assert torch.equal(found, function(x))
