@@ -186,3 +186,16 @@ def test_what_lies_with_gaps_beside_an_input_that_is_negated() -> None:
     found, expected = _run(function)(x), function(x)
     torch.testing.assert_close(found, expected)
     assert [t.stride() for t in found] == [t.stride() for t in expected]
+
+
+@pytest.mark.parametrize("of_input", [True, False])
+def test_a_step_that_returns_what_it_negates_lazily(of_input: bool) -> None:
+    def function(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch._neg_view(w if of_input else w * 2)
+        return y[1:], (y * x).exp()
+
+    weight, x = torch.randn(4, 6, requires_grad=True), torch._neg_view(torch.randn(4, 12))[:, ::2]
+    found, expected = _run(function)(weight, x), function(weight, x)
+    torch.testing.assert_close(found, expected)
+    steps = (torch.autograd.grad(a.sum() + b.sin().sum(), weight) for a, b in (found, expected))
+    torch.testing.assert_close(*steps)
