@@ -36,6 +36,14 @@ def test_conversions_and_copies(dtype: torch.dtype) -> None:
     assert not run.aten_ops
 
 
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+def test_what_no_integer_holds(dtype: torch.dtype) -> None:
+    x = torch.tensor([1.0, torch.nan, -3.0, torch.inf] * 10).to(dtype)
+    run = compiled(lambda x: [x.long(), x.int(), x.to(torch.int8), x.to(torch.uint8)])
+    wanted = x.long(), x.int(), x.to(torch.int8), x.to(torch.uint8)
+    assert all(a.equal(b) for a, b in zip(run(x), wanted, strict=True)) and not run.aten_ops
+
+
 def test_an_update_in_place() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         y.copy_(x)

@@ -200,6 +200,35 @@ def test_casts(source: torch.dtype) -> None:
     agree({str(d): lambda x, d=d: x.to(d) for d in DTYPES}, x)
 
 
+BEYOND: dict[str, Function] = {
+    "loaded": lambda x, m: x,
+    "infinite": lambda x, m: x.masked_fill(m, torch.inf),
+    "least": lambda x, m: x.masked_fill(m, -torch.inf),
+    "no number": lambda x, m: torch.where(m, torch.nan, x),
+    "large": lambda x, m: x.masked_fill(m, 60_000.0) * x.masked_fill(m, 60_000.0),
+    "padded": lambda x, m: F.pad(x, (2, 2), value=torch.inf),
+    "over zero": lambda x, m: x / 0,
+    "all infinite": lambda x, m: torch.full_like(x, torch.inf),
+    "whole": lambda x, m: (m.long() * (2**40 + 3) - 7).to(x.dtype),
+}
+
+
+@pytest.mark.parametrize("length", [5, 40])
+@pytest.mark.parametrize("source", FLOATS, ids=str)
+def test_casts_of_what_no_integer_holds(source: torch.dtype, length: int) -> None:
+    """What eager's C++ makes of it, which LLVM would leave undefined."""
+    ends = [1.5, -2.5, torch.inf, -torch.inf, torch.nan, 2.0**31 + 7, -3e9, 1e30, 300.0, -(2.0**31)]
+    x = torch.tensor(ends * 4, dtype=source)[:length]
+    agree(
+        {
+            f"{name} to {d}": lambda x, m, d=d, f=f: f(x, m).to(d)
+            for name, f in BEYOND.items()
+            for d in INTEGERS
+        },
+        *(x, torch.arange(length) % 3 == 0),
+    )
+
+
 @pytest.mark.parametrize("source", [torch.float32, torch.float64], ids=str)
 def test_rounding_to_halves(source: torch.dtype) -> None:
     """Ties to even, overflow to infinity, denormals kept, NaN kept."""

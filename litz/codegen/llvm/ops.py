@@ -16,7 +16,7 @@ from litz.codegen.llvm.literals import ELEMENT, is_number
 from litz.codegen.llvm.math import eighths
 from litz.codegen.llvm.random import random_bits
 from litz.ir.checks import CHECK_OPS
-from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F16, F32, F64, DType
+from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F16, F32, F64, U8, DType
 
 Spell = Callable[..., Value]
 
@@ -207,7 +207,7 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
     if source.is_float and to.is_float:
         return extended(b, x) if to is F64 else b.convert("fptrunc", x, element)
     if source.is_float:
-        return _float_to_int(b, x, to)
+        return _float_to_int(b, x, source, to)
     signed = source.kind == "i"
     if to.is_float:
         return b.convert("sitofp" if signed else "uitofp", x, element)
@@ -218,12 +218,12 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
     return b.convert(opcode, x, element)
 
 
-def _float_to_int(b: Builder, x: Value, to: DType) -> Value:
-    """Small integers go through i32, as C's do; what does not fit is any value, never poison."""
-    wide = "i64" if to.bits == 64 else "i32"
-    whole = b.convert("fptosi", x, wide)
-    whole = b.emit(f"freeze {whole}", whole.type)
-    return whole if to.bits >= 32 else b.convert("trunc", whole, ELEMENT[to.name])
+def _float_to_int(b: Builder, x: Value, source: DType, to: DType) -> Value:
+    """Small integers go through i32, as C's do; eager takes u8 through i64. Of an f32 that is the
+    same: what i32 does not hold has no bits in the lowest byte."""
+    bits = 64 if to.bits == 64 or (to is U8 and source is F64) else 32
+    whole = _called(b, f"to_i{bits}", source, x, f"i{bits}")
+    return whole if to.bits == bits else b.convert("trunc", whole, ELEMENT[to.name])
 
 
 def _widened(b: Builder, x: Value, source: DType) -> Value:
@@ -247,6 +247,11 @@ def _narrowed(b: Builder, x: Value, to: DType) -> Value:
     that was an f64 once, by a call that nobody defines."""
     if to is F16:
         return b.convert("fptrunc", b.intrinsic("arithmetic.fence", x), "half")
-    name, lanes = f"to_{to.name}", x.type.lanes
-    b.functions.add((name, F32.name, lanes))
-    return b.call(math.symbol(name, F32.name, lanes), computed_type(to, lanes), x)
+    return _called(b, f"to_{to.name}", F32, x, computed_type(to, 1).element)
+
+
+def _called(b: Builder, name: str, dtype: DType, x: Value, element: str) -> Value:
+    """A call of a function of the module, which is noted as wanted."""
+    lanes = x.type.lanes
+    b.functions.add((name, dtype.name, lanes))
+    return b.call(math.symbol(name, dtype.name, lanes), x.type.of(element), x)

@@ -32,6 +32,7 @@ from litz.codegen.llvm.math import (
     logarithm,
     power,
     trigonometric,
+    whole,
 )
 from litz.codegen.llvm.math import error_function as error
 from litz.codegen.llvm.math import inverse_trigonometric as inverse
@@ -142,10 +143,11 @@ BODIES: dict[tuple[str, str], Body] = {
 }
 
 
-# Roundings to the types that are held as their bits.
+# Roundings to the types that are held as their bits, and to integers.
 NARROWINGS: dict[str, Callable[[Builder, Value, Collection[str]], Value]] = {
     halves.TO_BF16: halves.to_bf16,
     **{f"to_{name}": partial(eighths.narrowed, name) for name in eighths.FORMATS},
+    **{f"to_i{bits}": partial(whole.cut_off, bits) for bits in (32, 64)},
 }
 
 

@@ -1,0 +1,25 @@
+"""Floats cut off to integers: what does not fit is what the processor's own instruction gives.
+
+In: floats. Out: integers of 32 or 64 bits. To LLVM a float that does not fit is poison: it would
+take `where(m, inf, x)` for x, since the infinity has no integer, and an integer that went through a
+double for that integer, though it does not fit the smaller one it becomes. So what does not fit is
+said here, as eager's C++ has it: the least integer on x86, elsewhere the nearest one, zero for NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from litz.codegen.llvm.builder import Builder, Value
+
+X86 = "+sse2"  # every x86 of 64 bits has it, and nothing else does
+
+
+def cut_off(bits: int, b: Builder, x: Value, features: Collection[str]) -> Value:
+    """The body of the function."""
+    type = x.type.of(f"i{bits}")
+    if X86 not in features:
+        return b.extern(f"llvm.fptosi.sat.{type.mangled}.{x.type.mangled}", type, x)
+    # The least integer itself fits, but it is what does not fit, too. NaN is not less.
+    fits = b.compare("olt", b.abs(x), 2.0 ** (bits - 1))
+    return b.select(fits, b.convert("fptosi", x, type.element), -(1 << (bits - 1)))
