@@ -159,11 +159,17 @@ def _cloned(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, clone, view(*args, **kwargs))
 
 
+# What eager takes for an index of slices.
+SLICE_INDICES = (torch.int32, torch.int64)
+
+
 def _index_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *,
     include_self: bool = True,
 ) -> Any:  # fmt: skip
     """Whole slices, each to the place that its index names: a scatter of their elements."""
+    if index.dtype not in SLICE_INDICES:
+        return NotImplemented
     if not x.dim():  # one number, which is a row of one as well
         x, index, source = (t.reshape(1) for t in (x, index, source))
         return _index_reduce(x, 0, index, source, reduce, include_self=include_self).reshape(())
@@ -173,7 +179,7 @@ def _index_reduce(
 
 def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool = False) -> Any:
     """Indices into a tensor as if it were flat."""
-    if not x.is_contiguous():
+    if not x.is_contiguous() or index.dtype is not torch.int64:  # eager takes no other index
         return NotImplemented
     flat, places = x.reshape(-1), [index.reshape(-1)]
     return aten.index_put(flat, places, source.reshape(-1), add).view(x.shape)
@@ -234,7 +240,7 @@ def _index_add(
 ) -> Any:  # fmt: skip
     """Whole slices, each added where its index says. Torch's own goes through `index_put`, which
     takes negative indices, and eager refuses them."""
-    if x.dtype.is_complex or not _is_held(alpha, x.dtype):
+    if x.dtype.is_complex or index.dtype not in SLICE_INDICES or not _is_held(alpha, x.dtype):
         return NotImplemented
     if x.dtype is torch.bool:  # a factor of them is one as well
         alpha = bool(alpha != 0)

@@ -15,7 +15,7 @@ import torch
 
 from litz.ir import between_op as between_op  # registers the op that has a rule here
 from litz.ir.checks import Site
-from litz.ir.dtypes import F64, I64
+from litz.ir.dtypes import F64, I32, I64
 from litz.ir.expr import Expr, apply, bitcast, cast, const
 from litz.ir.index import ZERO
 from litz.ir.program import loads
@@ -42,6 +42,12 @@ class Index:
     dim: int = -1
     wraps: bool = False
     kind: str = "index"
+
+
+def require_indices(*indices: View) -> None:
+    """Eager takes bytes for a mask, and refuses other types."""
+    if any(index.dtype not in (I32, I64) for index in indices):
+        raise NotGenerated("a mask as index, or a type that eager does not take")
 
 
 def checked_index(low: Lowering, index: Expr, extent: Expr, how: Index) -> Expr:

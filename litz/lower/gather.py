@@ -15,7 +15,7 @@ import torch
 from litz.ir.dtypes import I64
 from litz.ir.expr import Expr, cast
 from litz.ir.index import ONE, ZERO
-from litz.lower.checked import Index, checked_index, index_checked
+from litz.lower.checked import Index, checked_index, index_checked, require_indices
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, broadcast, widen
 
@@ -47,6 +47,7 @@ def _gather(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, sparse_grad: bool = False
 ) -> View:
     _generated(x)
+    require_indices(index)
     dim, how = dim % max(len(x.shape), 1), Index(dim, kind="gather")
 
     def value(p: tuple[Expr, ...]) -> Expr:
@@ -62,6 +63,7 @@ def _gather(
 @rule("index_select")
 def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: View) -> View:
     _generated(x)
+    require_indices(index)
     dim %= max(len(x.shape), 1)
     how = Index(dim, kind="gather" if dim == 1 else "index")  # eager has a kernel for this one
 
@@ -80,6 +82,7 @@ def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: V
 @rule("embedding")
 def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_: Any) -> View:
     _generated(weight)
+    require_indices(index)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         return _element(low, weight, (_Found(index.at(p[:-1]), Index(0)), p[-1]))
@@ -108,8 +111,7 @@ def _indexed(
     """Indexed dimensions become the broadcast of the indices: in place if adjacent, else first."""
     given = [d for d, i in enumerate(indices) if i is not None]
     tensors = [i for i in indices if i is not None]
-    if any(not i.dtype.is_int for i in tensors):
-        raise NotGenerated("a mask as index: the result's shape depends on the data")
+    require_indices(*tensors)  # of a mask, the result's shape depends on the data
     rank = max(len(i.shape) for i in tensors)
     adjacent = given == list(range(given[0], given[0] + len(given)))
     start = given[0] if adjacent else 0

@@ -26,7 +26,7 @@ from litz.ir.expr import Expr, apply, cast, const, scan
 from litz.ir.index import ONE, ZERO, product, ravel, unravel
 from litz.ir.program import Buffer, Loop, Store
 from litz.ir.sizes import at_least
-from litz.lower.checked import Index, checked_index, index_checked
+from litz.lower.checked import Index, checked_index, index_checked, require_indices
 from litz.lower.pointwise import truth
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import sizes
@@ -126,8 +126,9 @@ def _index_put(
 ) -> View:  # fmt: skip
     dtype = dtype_of(like.dtype)
     tensors = [i for i in indices if i is not None]
-    if any(i.dtype is BOOL or not i.dtype.is_int for i in tensors):
+    if any(i.dtype is BOOL for i in tensors):
         return _masked_put(low, like, x, indices, values, accumulate)
+    require_indices(*tensors)
     _check_target(low, like, x)
     given = [d for d, i in enumerate(indices) if i is not None]
     looked_up = _broadcast_shape([i.shape for i in tensors])
@@ -168,6 +169,8 @@ def _masked_put(
     mask = indices[0] if len(indices) == 1 else None
     if mask is None or mask.dtype is not BOOL:
         raise NotGenerated("a mask among other indices")
+    if mask.shape != x.shape[: len(mask.shape)]:
+        raise NotGenerated("a mask that eager refuses, or may refuse at some sizes")
     rest = len(x.shape) - len(mask.shape)
     if any(s is not ONE for s in values.shape[: max(len(values.shape) - rest, 0)]):
         raise NotGenerated("a mask as index: how many values it takes depends on the data")
@@ -197,6 +200,7 @@ def _place_along(
     low: Lowering, dtype: DType, x: View, dim: int, index: View, source: Value
 ) -> tuple[tuple[Expr, ...], Expr]:
     """Where a point of the index is stored, and what."""
+    require_indices(index)
     here = positions(index.shape)
     place = list(here) or [ZERO]  # one number is a row of one
     value = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import litz
 from litz.errors import IndexOutOfRange
 from tests import draws
+from tests.stages import compiled
 
 RAISE = {"on_error": "raise"}
 TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.uint8]
@@ -58,8 +60,47 @@ def test_scatters(case: str, dtype: torch.dtype) -> None:
     litz.reset()
     explanation = litz.explain(CASES[case], **tensors)
     assert not explanation.aten_ops and not explanation.fallbacks
-    compiled = torch.compile(CASES[case], backend="litz", options=RAISE)
-    torch.testing.assert_close(compiled(**tensors), CASES[case](**tensors))
+    run = torch.compile(CASES[case], backend="litz", options=RAISE)
+    torch.testing.assert_close(run(**tensors), CASES[case](**tensors))
+
+
+def _assigned(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[where] = torch.arange(6.0)
+    return y
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_bytes_are_a_mask() -> None:
+    x, mask = torch.randn(5, 6), torch.tensor([0, 1, 3, 0, 1], dtype=torch.uint8)
+    assert torch.equal(compiled(_assigned)(x, mask), _assigned(x, mask))
+
+
+INDEXED: dict[str, Callable[..., Any]] = {
+    "assigned": _assigned,
+    "index_put": lambda x, i: x.index_put((i, i), x[0, 0]),
+    "index_select": lambda x, i: x.index_select(0, i),
+    "index_add": lambda x, i: x.index_add(0, i, x[:3]),
+    "index_reduce": lambda x, i: x.index_reduce(0, i, x[:3], "prod"),
+    "put": lambda x, i: x.put(i, x[0, :3]),
+}
+
+
+@pytest.mark.parametrize("index", ["int8", "int16", "uint8"])
+@pytest.mark.parametrize("case", INDEXED)
+@pytest.mark.filterwarnings("ignore:index")
+def test_types_that_eager_refuses_as_indices(case: str, index: str) -> None:
+    x, places = torch.randn(5, 6), torch.tensor([0, 1, 1], dtype=getattr(torch, index))
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        INDEXED[case](x, places)
+    with pytest.raises(type(eager.value), match=re.escape(str(eager.value))):
+        compiled(INDEXED[case])(x, places)
+
+
+@pytest.mark.parametrize("mask", [[True], [True, False, True], [True] * 6])
+def test_a_mask_of_another_shape_is_refused(mask: list[bool]) -> None:
+    with pytest.raises(IndexError, match="The shape of the mask"):
+        compiled(_assigned)(torch.randn(5, 6), torch.tensor(mask))
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -72,8 +113,8 @@ def test_scatter_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> 
     tensors = _tensors(dtype)
     tensors.pop("i")
     litz.reset()
-    compiled = torch.compile(function, backend="litz", options=RAISE)
-    torch.testing.assert_close(compiled(**tensors), function(**tensors))
+    run = torch.compile(function, backend="litz", options=RAISE)
+    torch.testing.assert_close(run(**tensors), function(**tensors))
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -91,8 +132,8 @@ def test_index_reduce(reduce: str, include_self: bool, dtype: torch.dtype) -> No
     tensors = _tensors(dtype)
     litz.reset()
     assert not litz.explain(function, **tensors).aten_ops
-    compiled = torch.compile(function, backend="litz", options=RAISE)
-    torch.testing.assert_close(compiled(**tensors), function(**tensors))
+    run = torch.compile(function, backend="litz", options=RAISE)
+    torch.testing.assert_close(run(**tensors), function(**tensors))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int16], ids=str)
@@ -144,11 +185,11 @@ def test_large_scatters_do_not_depend_on_threads() -> None:
 
 def test_an_index_outside_writes_nothing_foreign() -> None:
     litz.reset()
-    compiled = torch.compile(
+    run = torch.compile(
         lambda x, i: x.index_put((i,), torch.ones(2)), backend="litz", options=RAISE
     )
     with pytest.raises(IndexOutOfRange):
-        compiled(torch.zeros(4), torch.tensor([1, 4]))
+        run(torch.zeros(4), torch.tensor([1, 4]))
 
 
 def test_embedding_gradient_adds_up_rows() -> None:
@@ -159,7 +200,7 @@ def test_embedding_gradient_adds_up_rows() -> None:
     def loss(weight: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.embedding(index, weight).pow(2).sum()
 
-    compiled = torch.compile(loss, backend="litz", options=RAISE)
-    (found,) = torch.autograd.grad(compiled(weight), weight)
+    run = torch.compile(loss, backend="litz", options=RAISE)
+    (found,) = torch.autograd.grad(run(weight), weight)
     (expected,) = torch.autograd.grad(loss(weight), weight)
     torch.testing.assert_close(found, expected)
