@@ -109,7 +109,9 @@ def _attention_in_doubles(
     be compiled for other inputs than it gets."""
     if q.dtype is not torch.float64 or dropout_p:
         return NotImplemented
-    score = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if scale is None:
+        scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else math.inf
+    score = q @ k.mT * scale
     if attn_mask is not None:
         score = score + attn_mask
     if is_causal:
