@@ -126,6 +126,8 @@ def test_pinned_memory_is_read_at_once(gpu: Cuda) -> None:
     waits: list[bool] = []
 
     class Number:
+        device = torch.device("cpu")
+
         def __init__(self, pinned: bool) -> None:
             self.pinned = pinned
 
@@ -138,6 +140,21 @@ def test_pinned_memory_is_read_at_once(gpu: Cuda) -> None:
     gpu.moved(Number(True))  # type: ignore[arg-type]
     gpu.moved(Number(False))  # type: ignore[arg-type]
     assert waits == [True, False]
+
+
+def test_a_recording_has_a_number_itself(gpu: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replays come when the memory behind a number of the CPU's may be gone."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    gpu.name = "cpu"
+    kept = [torch.tensor(v) for v in (2**53 + 1, -0.0, 0.1, True)]
+    kept.append(torch.tensor(0.1, dtype=torch.float64))
+    for number in kept:
+        before, made = number.clone(), gpu.moved(number)
+        number.zero_()
+        assert torch.equal(made, before) and made.dtype is before.dtype
+        assert made.data_ptr() != number.data_ptr()
+    there = MagicMock(device=torch.device("cuda"))  # brought over before our own recordings
+    assert gpu.moved(there) is there.to.return_value and not there.item.called
 
 
 def test_threads_record_calls_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
