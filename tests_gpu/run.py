@@ -3,8 +3,8 @@
 In: a machine with a GPU, torch with CUDA and Triton; a PATH without a compiler, which is made here.
 Out: a line a check that has something to say, the first failures of each kind in full, what each
 part covered, a summary, and status 1 if anything failed. It goes on after failures and stops by
-itself after `BUDGET` seconds. Parts: graphs, unbacked, constants, facts, launch, sizes, ops,
-models, training, dtypes, memory.
+itself after `BUDGET` seconds. Parts: graphs, edges, unbacked, constants, facts, launch, sizes,
+ops, models, training, dtypes, memory.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def main(parts: list[str]) -> int:
     from litz.backend import litz
     from tests_gpu.checks import PARTS
     from tests_gpu.constants import constants
+    from tests_gpu.edges import edges
     from tests_gpu.graphs import graphs
     from tests_gpu.memory import memory
     from tests_gpu.unbacked import unbacked
@@ -105,7 +106,7 @@ def main(parts: list[str]) -> int:
     if "litz" not in list_backends(None):  # the package lies here but is not installed
         register_backend(litz, "litz")
     results = Results()
-    known = {"graphs": graphs, "unbacked": unbacked, "constants": constants}
+    known = {"graphs": graphs, "edges": edges, "unbacked": unbacked, "constants": constants}
     known |= {**PARTS, "memory": memory(path)}
     unknown = set(parts) - set(known)
     if unknown:

@@ -50,7 +50,8 @@ def recorded(graph: DeviceGraph, constants: dict[str, torch.Tensor]) -> None:
         return
     whole = graph.policy.whole and not graph.policy.shows_inputs
     replay = replayed(graph) if whole else in_parts(graph, constants)
-    graph.call = alone(replay, graph.call, graph.device.stream)
+    device = graph.device
+    graph.call = alone(replay, graph.call, device.stream, device.is_recording)
 
 
 __all__ = ["ON_THE_CPU", "CompiledGraph", "DeviceGraph", "for_size", "link", "policy_of"]

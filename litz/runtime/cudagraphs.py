@@ -25,6 +25,8 @@ from litz.ir.program import Buffer, KernelGraph, written
 
 Call = Callable[[list[Any]], list[Any]]
 
+# One thread at a time records: torch has one stream to record on, Python one collector to stop.
+RECORDING = Lock()
 # Calls that run as they are: libraries choose their kernels, addresses show whether they stay.
 WARM_UPS = 2
 # Recordings of one graph; what comes after them runs as it is.
@@ -48,7 +50,7 @@ class CudaRecorder:
         self.index = index
 
     def record(self, call: Call, args: list[Any]) -> tuple[Callable[[], None], list[Any]]:
-        with torch.cuda.device(self.index):
+        with RECORDING, torch.cuda.device(self.index):
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with _without_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
@@ -221,15 +223,19 @@ def _fill(place: torch.Tensor, tensor: torch.Tensor, non_blocking: bool = False)
     place.copy_(tensor, non_blocking=non_blocking and not tensor.is_pinned())
 
 
-def alone(call: Call, plain: Call, stream: Callable[[], int]) -> Call:
+def alone(
+    call: Call, plain: Call, stream: Callable[[], int], recording: Callable[[], bool]
+) -> Call:
     """Replays one at a time, all on the stream of the first: what is recorded works in memory of
-    its own, which another call at the same time would overwrite. That one runs as it is."""
+    its own, which another call at the same time would overwrite. That one runs as it is. So does
+    one inside a recording of the user's: a replay would become a part of it that draws the same
+    random numbers each time, in memory that we replay in as well."""
     lock = Lock()
     home: list[int] = []
 
     def run(args: list[Any]) -> list[Any]:
         here = stream()
-        if not lock.acquire(blocking=False):
+        if recording() or not lock.acquire(blocking=False):
             return plain(args)
         try:
             if not home:

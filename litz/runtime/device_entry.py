@@ -18,7 +18,7 @@ and a number of the CPU's is brought over. For x + 1:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ import torch
 from litz.config import Config
 from litz.ir.expr import Expr
 from litz.ir.index import ONE
-from litz.ir.program import Buffer, Plan, ViewArg, written
+from litz.ir.program import Buffer, Extern, Plan, ViewArg, written
 from litz.ir.source import ARENA, STREAM, DeviceSource
 from litz.runtime.counters import Counters
 from litz.runtime.entry import NAMED, Entry, Segments
@@ -190,6 +190,17 @@ class DeviceEntry(Entry):
         self.lines.append(f"table[{self.source.layout[buffer]}] = {name}.data_ptr()")
         self._assert_aligned(buffer)
 
+    def _keep(self, step: Extern, buffer: Buffer | None, source: str) -> None:
+        """A call's result may begin anywhere, as a piece of something larger does: one that kernels
+        take is brought to where they expect it. What takes its place later shares that memory."""
+        super()._keep(step, buffer, source)
+        if buffer is None or buffer.name not in self.in_table or buffer.name in self.away:
+            return
+        name, entry = self.local[buffer.name], self.source.layout.get(buffer.name)
+        if entry is not None and not self.config.alignment_asserts:
+            take = f"{name} = aligned({name}); table[{entry}] = {name}.data_ptr()"
+            self.lines.append(f"if (table[{entry}] or 0) % {ALIGNMENT}: {take}")
+
     # -- memory ------------------------------------------------------------------------------
 
     def _allocate(self, buffer: Buffer, letter: str) -> None:
@@ -247,19 +258,29 @@ def aligned(tensor: torch.Tensor) -> torch.Tensor:
     """The same elements at an address that kernels can load several at a time from."""
     if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
+    return _copied(tensor)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements and what lies between them, elsewhere."""
     flat = tensor.as_strided((_span(tensor),), (1,)).clone()
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
 def borrowed(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """An aligned copy of an input that is written to, and the function that brings it back."""
-    flat = tensor.as_strided((_span(tensor),), (1,))
-    copy = flat.clone()
-    return copy.as_strided(tensor.shape, tensor.stride()), lambda: flat.copy_(copy)
+    """An aligned copy of an input that is written to, and the function that brings it back: no more
+    than the input's own elements, since what lies between them may be another input."""
+    copy = _copied(tensor)
+    sizes = [min(n, 1) if s == 0 else n for n, s in _steps(tensor)]  # what is repeated, once
+    there, here = (t.as_strided(sizes, tensor.stride()) for t in (tensor, copy))
+    return copy, lambda: there.copy_(here)
 
 
 def _span(tensor: torch.Tensor) -> int:
     if tensor.numel() == 0:
         return 0
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return int(1 + sum((n - 1) * step for n, step in steps))
+    return int(1 + sum((n - 1) * step for n, step in _steps(tensor)))
+
+
+def _steps(tensor: torch.Tensor) -> Iterator[tuple[int, int]]:
+    return zip(tensor.shape, tensor.stride(), strict=True)

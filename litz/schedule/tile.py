@@ -389,7 +389,7 @@ def _warps(points: int, each: int = POINTS_A_WARP) -> int:
 def is_far(kernel: Kernel) -> bool:
     touched = [n.buffer for n in loads(*exprs_of(kernel))] + [s.buffer for s in kernel.stores]
     spans = [b.shape[0] for b in touched] + [a.extent for a in kernel.outer]
-    spans += [a.extent for p in kernel.phases for a in p.inner if not a.extent.is_const]
+    spans += [a.extent for p in kernel.phases for a in p.inner]
     return any(_is_far(n) for n in spans)
 
 

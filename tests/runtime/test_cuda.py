@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ import torch
 from litz.errors import DriverError
 from litz.runtime import cuda
 from litz.runtime.cuda import Cuda
+from litz.runtime.cudagraphs import CudaRecorder
 
 
 class Driver:
@@ -122,6 +126,8 @@ def test_pinned_memory_is_read_at_once(gpu: Cuda) -> None:
     waits: list[bool] = []
 
     class Number:
+        device = torch.device("cpu")
+
         def __init__(self, pinned: bool) -> None:
             self.pinned = pinned
 
@@ -134,3 +140,44 @@ def test_pinned_memory_is_read_at_once(gpu: Cuda) -> None:
     gpu.moved(Number(True))  # type: ignore[arg-type]
     gpu.moved(Number(False))  # type: ignore[arg-type]
     assert waits == [True, False]
+
+
+def test_a_recording_has_a_number_itself(gpu: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its replays come when the memory behind a number of the CPU's may be gone."""
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    gpu.name = "cpu"
+    kept = [torch.tensor(v) for v in (2**53 + 1, -0.0, 0.1, True)]
+    kept.append(torch.tensor(0.1, dtype=torch.float64))
+    for number in kept:
+        before, made = number.clone(), gpu.moved(number)
+        number.zero_()
+        assert torch.equal(made, before) and made.dtype is before.dtype
+        assert made.data_ptr() != number.data_ptr()
+    there = MagicMock(device=torch.device("cuda"))  # brought over before our own recordings
+    assert gpu.moved(there) is there.to.return_value and not there.item.called
+
+
+def test_threads_record_calls_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch records on one stream of its own, whatever thread asks for it."""
+    inside: list[int] = []
+    clashes: list[int] = []
+
+    @contextmanager
+    def graph(*_: Any, **__: Any) -> Iterator[None]:
+        clashes.extend(inside)
+        inside.append(threading.get_ident())
+        time.sleep(0.01)
+        yield
+        inside.clear()
+
+    for name in ("synchronize", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    record = CudaRecorder(0).record
+    threads = [threading.Thread(target=record, args=(list, [k])) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not clashes and gc.isenabled()

@@ -151,9 +151,18 @@ def test_calls_at_the_same_time_or_on_other_streams_run_as_they_are() -> None:
         seen.append("plain")
         return []
 
-    run = alone(replay, plain, lambda: stream[0])
+    recording: list[bool] = []
+    run = alone(replay, plain, lambda: stream[0], lambda: bool(recording))
+    recording.append(True)  # the user's, on a stream that comes later
+    run([])
+    assert seen.pop() == "plain"
+    recording.clear()
     run([])
     run([1])
+    recording.append(True)
+    run([])
+    assert seen.pop() == "plain"
+    recording.clear()
     stream[0] = 2
     run([])
     stream[0] = 1
@@ -171,7 +180,7 @@ def test_threads_never_share_a_recording() -> None:
         return [args[0] * 2]
 
     replay, wrong = Replayed(plain, Slow(), (), lambda: None), []
-    run = alone(replay.call, plain, lambda: 0)
+    run = alone(replay.call, plain, lambda: 0, lambda: False)
 
     def work(first: int) -> None:
         for k in range(first, first + 150):

@@ -3,7 +3,8 @@
 In: a loop over the blocks of a row whose first element lies at no multiple of 16 bytes. Out: lines.
 The first block begins at the aligned place before the row; its lanes before the row count as
 outside, as those behind the end do. A load takes whole steps of 16 bytes, the last one to its end:
-such a step never leaves the page that its first byte is in. A store takes the steps that lie in the
+such a step never leaves the page that its first byte is in; of wider elements, which lie beside
+them, a load takes the row alone. A store takes the steps that lie in the
 row as a whole, and in the first and the last block what is left of the row beside them.
 
     r_shift = x * 50257 % 8
@@ -21,7 +22,7 @@ from litz.codegen.triton.ops import zero
 from litz.ir.expr import Expr
 from litz.ir.index import coefficient
 from litz.ir.program import Buffer
-from litz.ir.rows import OddRow
+from litz.ir.rows import WIDEST, OddRow
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Aligned:
 
     def loaded(self, buffer: Buffer) -> str:
         mask = f"start + {self.lane} < {self.name}_near"
+        if buffer.dtype.bytes * self.odd.step > WIDEST:  # a step of it is more, and may not be ours
+            mask = f"{self.name}_in"
         return f"tl.load({self._pointer(buffer.name)}, {mask}, other={zero(buffer.dtype)})"
 
     def stored(self, name: str, value: str) -> list[str]:

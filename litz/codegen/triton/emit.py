@@ -186,7 +186,7 @@ class KernelEmitter:
         nodes = reductions_of(phase)
         started = [self.folding.begin(node) for node in nodes]
         beside = [self.folding.accompany(follower) for follower in self.followers]
-        self.tile.starts[row] = "start" if self.sharing is None else f"{self.sharing.start}start"
+        self.tile.starts[row] = self._start(row)
         if block > 1:
             lane = self.tile.lanes[row] = new_axis(f"{row.attr}_lane", row.extent)
             values.before.append(f"{lane.attr} = {self.tile.numbers(row, block)}")
@@ -213,6 +213,14 @@ class KernelEmitter:
             started = self.sharing.joined(nodes, started)
         for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
+
+    def _start(self, row: Expr) -> str:
+        """The first point of a loop's block. Triton counts a loop in 32 bits if its ends are small
+        numbers: where places need 64, a start is made wide before it is multiplied."""
+        if self.sharing is not None:
+            return f"{self.sharing.start}start"
+        counted = self.tiling.wide and row.extent.is_const
+        return "tl.cast(start, tl.int64)" if counted else "start"
 
     def _aligned(self, row: Expr, block: int) -> Aligned | None:
         """How the blocks of an odd row lie, if it is alone in its program."""

@@ -111,14 +111,18 @@ def first_min(a, i, b, j):
 
 
 def last_max(a, i, b, j):
-    """The larger so far with its place: of equals, and of NaNs, the last counts."""
-    takes = (b >= a) | (b != b)
+    """The larger so far with its place: of equals, and of NaNs, the last counts, in whatever order
+    they come: `tl.reduce` keeps none."""
+    same = (b == a) | ((b != b) & (a != a))
+    takes = (b > a) | ((b != b) & (a == a)) | (same & (j > i))
     return tl.where(takes, b, a), tl.where(takes, j, i)
 
 
 def last_min(a, i, b, j):
-    """The smaller so far with its place: of equals, and of NaNs, the last counts."""
-    takes = (b <= a) | (b != b)
+    """The smaller so far with its place: of equals, and of NaNs, the last counts, in whatever order
+    they come: `tl.reduce` keeps none."""
+    same = (b == a) | ((b != b) & (a != a))
+    takes = (b < a) | ((b != b) & (a == a)) | (same & (j > i))
     return tl.where(takes, b, a), tl.where(takes, j, i)
 
 

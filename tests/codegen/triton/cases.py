@@ -26,7 +26,7 @@ from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
 from tests import draws
 from tests.codegen import test_op_tables
-from tests.codegen.triton import faults, lone_constants, parts, sizes, small_types
+from tests.codegen.triton import alignment, faults, lone_constants, parts, sizes, small_types
 from tests.codegen.triton.apart import told
 from tests.stages import as_array
 from tests.test_stages import FUNCTIONS, B, I, N, T, W, X
@@ -345,7 +345,10 @@ BEHAVIOURS: dict[str, Callable[[], Any]] = {
     "an input of another shape": _wrong_shape,
     "numbers too large for e4m3": _too_large,
     **{name: _in_parts(*case) for name, case in parts.CASES.items()},
-    **{name: _there(case) for name, case in {**faults.CASES, **sizes.CASES}.items()},
+    **{
+        name: _there(case)
+        for name, case in {**faults.CASES, **sizes.CASES, **alignment.CASES}.items()
+    },
     **{name: _there(case) for name, case in lone_constants.CASES.items()},
 }
 ROWS = [

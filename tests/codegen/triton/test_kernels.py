@@ -234,6 +234,35 @@ def test_places_beyond_32_bits_are_counted_in_64() -> None:
         assert compile_kernels((kernel,), 90, 1)[kernel.name].code.startswith(ELF)
 
 
+def ttir_of(kernel: DeviceKernel) -> str:
+    """What Triton makes of a kernel's text, with the type of every number."""
+    function = triton_worker.function_of(kernel.text, kernel.name)
+    pointers = dict(zip(function.arg_names, kernel.pointers, strict=True))
+    target = GPUTarget("cuda", 90, 32)
+    options = triton_worker.options(_job(kernel, 90))
+    return str(
+        triton.compile(ASTSource(function, pointers), target=target, options=options).asm["ttir"]
+    )
+
+
+@pytest.mark.parametrize("reduced", ["amax", "softmax", "cumsum"])
+def test_a_step_across_a_far_tensor_is_counted_in_64(reduced: str) -> None:
+    """A loop's own number has 32 bits, and so had its product with the distance of two rows."""
+    with FakeTensorMode():
+        x = torch.empty(1 << 16, 1 << 16, dtype=torch.bfloat16)
+        (kernel,) = kernels_of(lambda x: getattr(x, reduced)(0), x)
+    loops = ttir_of(kernel).split("scf.for")[1:]
+    assert loops and all("arith.extsi" in text for text in loops)
+    assert not any(re.search(r"arith.muli .* : (tensor<.*x)?i32", text) for text in loops)
+
+
+def test_a_row_beyond_32_bits_that_lies_in_few_elements() -> None:
+    with FakeTensorMode():
+        x = torch.empty(3, 1).expand(3, 3 << 30)
+        (kernel, *_) = scheduled(lambda x: x.argmax(1), x).scheduled
+    assert kernel.choice.wide
+
+
 @pytest.mark.parametrize(
     ("function", "shape", "blocks", "row"),
     [

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -48,3 +52,26 @@ def test_a_text_brings_the_functions_it_names_and_no_others() -> None:
     folds = {"nan_max", "nan_min", "product", "first_max", "first_min", "last_max", "last_min"}
     casts = {"to_e4m3", "to_e5m2"}
     assert set(PRELUDE) == used | folds | casts | {"int_power", "log_add_exp"}
+
+
+@pytest.mark.parametrize("name", ["first_max", "first_min", "last_max", "last_min"])
+def test_of_equals_one_place_counts_in_whatever_order_they_come(name: str) -> None:
+    """Triton joins elements as lanes lie: the sixteenth with the first, before the second."""
+    scope: dict[str, Any] = {"tl": SimpleNamespace(where=lambda c, a, b: a if c else b)}
+    exec(PRELUDE[name].partition("\n")[2], scope)
+
+    def shown(value: float, place: int) -> tuple[str, int]:
+        return str(value), place
+
+    values = (-math.inf, 0.0, 1.0, math.inf, math.nan)
+    for chosen in itertools.product(values, repeat=3):
+        found = set()
+        for (a, i), (b, j), (c, k) in itertools.permutations(zip(chosen, range(3), strict=True)):
+            found.add(shown(*scope[name](*scope[name](a, i, b, j), c, k)))
+            found.add(shown(*scope[name](a, i, *scope[name](b, j, c, k))))
+        (one,) = found
+        best = max if "max" in name else min
+        places = [k for k, v in enumerate(chosen) if math.isnan(v)] or [
+            k for k, v in enumerate(chosen) if v == best(chosen)
+        ]
+        assert one[1] == (places[0] if "first" in name else places[-1])
