@@ -178,7 +178,10 @@ def _index_reduce(
 
 
 def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool = False) -> Any:
-    """Indices into a tensor as if it were flat."""
+    """Indices into a tensor as if it were flat. Under deterministic algorithms eager refuses the
+    op, whatever its indices are."""
+    if torch.are_deterministic_algorithms_enabled():
+        return NotImplemented
     if not x.is_contiguous() or index.dtype is not torch.int64:  # eager takes no other index
         return NotImplemented
     flat, places = x.reshape(-1), [index.reshape(-1)]
