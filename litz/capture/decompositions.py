@@ -207,6 +207,11 @@ def _roll(torchs: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Any = 
     return aten.cat([x.narrow(dims[0], start, size - start), x.narrow(dims[0], 0, start)], dims[0])
 
 
+def _nan_to_num(torchs: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Torch's decomposition asks which numbers are infinite, and takes no complex ones."""
+    return NotImplemented if x.dtype.is_complex else torchs(x, *args, **kwargs)
+
+
 def _channel_shuffle(torchs: Callable[..., Any], x: torch.Tensor, groups: int) -> Any:
     """The CPU's lies as its operand does; torch's decomposition is row-major, as a GPU's is."""
     found = torchs(x, groups)
@@ -423,6 +428,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(OURS)
     table.update(foreach_decompositions())
     table[aten.addcmul.default] = partial(_addcmul, table[aten.addcmul.default])
+    table[aten.nan_to_num.default] = partial(_nan_to_num, table[aten.nan_to_num.default])
     for op in (aten.channel_shuffle.default, aten.native_channel_shuffle.default):
         if op in table:
             table[op] = partial(_channel_shuffle, table[op])

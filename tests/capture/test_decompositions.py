@@ -49,3 +49,10 @@ def test_a_channel_shuffle_lies_as_its_operand_does(rank: int, last: bool) -> No
     compiled = torch.compile(F.channel_shuffle, backend="litz", options={"on_error": "raise"})
     found, expected = compiled(x, 3), F.channel_shuffle(x, 3)
     assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+def test_complex_numbers_that_are_not_finite_are_replaced() -> None:
+    x = torch.tensor([complex(math.nan, 1), complex(math.inf, -math.inf), 2 - 1j])
+    litz.reset()
+    compiled = torch.compile(torch.nan_to_num, backend="litz", options={"on_error": "raise"})
+    assert torch.equal(compiled(x), torch.nan_to_num(x))
