@@ -8,6 +8,7 @@ what it fills empty tensors with, is the same compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -89,10 +90,15 @@ def _unpooled(x: torch.Tensor) -> torch.Tensor:
     return F.max_unpool1d(pooled, places, 2)
 
 
+def _put(x: torch.Tensor) -> torch.Tensor:
+    return x.put(torch.tensor([0, 1, 1]), x[:3])
+
+
+@pytest.mark.parametrize("refused", [_unpooled, _put])
 @pytest.mark.parametrize("backend", ["aot_eager", "litz"])
-def test_what_eager_refuses_is_refused(backend: str) -> None:
+def test_what_eager_refuses_is_refused(backend: str, refused: Callable[..., Any]) -> None:
     torch.use_deterministic_algorithms(True)
-    for function in (_unpooled, torch.compile(_unpooled, backend=backend)):
+    for function in (refused, torch.compile(refused, backend=backend)):
         with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
             function(torch.arange(8.0))
 

@@ -161,7 +161,8 @@ class Here:
         except WrongResult as error:
             return str(error)
         except Exception as error:
-            return f"failed: {type(error).__name__}: {str(error).splitlines()[0][:80]}"
+            text = str(error).partition("\n")[0][:80]  # an error may say nothing
+            return f"failed: {type(error).__name__}: {text}"
 
 
 def _check(found: list[Any], expected: list[Any]) -> None:

@@ -78,7 +78,11 @@ class Apart:
             "rule": variant_json(rule), "other": variant_json(other), "flags": flags,
             "threads": torch.get_num_threads(), "seconds": seconds,
         }  # fmt: skip
-        answer = self._ask(json.dumps(job).encode() + b"\n")
+        try:
+            answer = self._ask(json.dumps(job).encode() + b"\n")
+        except OSError as error:  # no process, no pipe, no memory
+            self.stop()
+            return f"failed: {type(error).__name__}: {error}"
         return answer if isinstance(answer, str) else Ratio(**answer)
 
     def _ask(self, line: bytes) -> Any:
@@ -110,9 +114,10 @@ _END = b""  # the process closed its side
 def _line(descriptor: int, timeout: float) -> bytes:
     """What a process writes until the end of a line, or until it is too late."""
     found, end = bytearray(), time.monotonic() + timeout
+    ready = select.poll()  # takes any descriptor, where `select` takes the first thousand
+    ready.register(descriptor, select.POLLIN)
     while not found.endswith(b"\n"):
-        ready, _, _ = select.select([descriptor], [], [], max(end - time.monotonic(), 0))
-        if not ready:
+        if not ready.poll(max(1000 * (end - time.monotonic()), 0)):
             return b"late"
         more = os.read(descriptor, 1 << 16)
         if not more:

@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 from litz.capture.foreach import foreach_decompositions
-from litz.ir import between_op as between_op  # registers the op
+from litz.capture.losses import loss_decompositions
 from litz.ir.dtypes import BF16, F16
 from litz.ir.expr import const
 from litz.ir.refused import may_refuse, refuses
@@ -180,7 +180,10 @@ def _index_reduce(
 
 
 def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool = False) -> Any:
-    """Indices into a tensor as if it were flat."""
+    """Indices into a tensor as if it were flat. Under deterministic algorithms eager refuses the
+    op, whatever its indices are."""
+    if torch.are_deterministic_algorithms_enabled():
+        return NotImplemented
     if not x.is_contiguous() or index.dtype is not torch.int64:  # eager takes no other index
         return NotImplemented
     flat, places = x.reshape(-1), [index.reshape(-1)]
@@ -206,9 +209,24 @@ def _roll(torchs: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Any = 
     return aten.cat([x.narrow(dims[0], start, size - start), x.narrow(dims[0], 0, start)], dims[0])
 
 
+def _nan_to_num(torchs: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Torch's decomposition asks which numbers are infinite, and takes no complex ones."""
+    return NotImplemented if x.dtype.is_complex else torchs(x, *args, **kwargs)
+
+
+def _channel_shuffle(torchs: Callable[..., Any], x: torch.Tensor, groups: int) -> Any:
+    """The CPU's lies as its operand does; torch's decomposition is row-major, as a GPU's is."""
+    found = torchs(x, groups)
+    if x.device.type != "cpu" or not x.numel():
+        return found
+    return found.contiguous(memory_format=suggest_memory_format(x))
+
+
 def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
     """Both numbers in the type of the tensor; torch's decomposition takes integers through floats,
     which do not hold them."""
+    if not _is_held(threshold, x.dtype) or not _is_held(value, x.dtype):
+        return NotImplemented
 
     def number(given: float) -> float:
         half = {torch.float16: F16, torch.bfloat16: BF16}.get(x.dtype)
@@ -258,13 +276,15 @@ def _index_add(
     return aten.scatter_reduce.two(x, dim, places, scaled, "sum")
 
 
-def _is_held(factor: Any, dtype: torch.dtype) -> bool:
-    """Whether eager takes a number for a factor of a type: integers that are too large it refuses,
-    and negative ones of an unsigned type wrap around."""
-    if dtype.is_floating_point or dtype is torch.bool:
+def _is_held(number: Any, dtype: torch.dtype) -> bool:
+    """Whether eager takes a number for one of a type: integers that are too large it refuses, and
+    negative ones of an unsigned type wrap around."""
+    if isinstance(number, complex) or dtype.is_floating_point or dtype.is_complex:
+        return not isinstance(number, complex) or dtype.is_complex
+    if dtype is torch.bool:
         return True
     info = torch.iinfo(dtype)
-    return bool((info.min or -info.max) <= factor <= info.max)
+    return bool((info.min or -info.max) <= number <= info.max)
 
 
 def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
@@ -283,6 +303,8 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> A
     """Slices that are one number. Negative indices count from the end here, which torch's own, made
     of `index_copy`, would not let them."""
     if index.dtype is not torch.int64:  # eager takes no other index
+        return NotImplemented
+    if not isinstance(value, torch.Tensor) and not _is_held(value, x.dtype):
         return NotImplemented
     row = x if x.dim() else x.reshape(1)
     if not isinstance(value, torch.Tensor):
@@ -318,16 +340,6 @@ def _max_unpool3d(
     x: torch.Tensor, indices: torch.Tensor, size: Sequence[int], *_: Any
 ) -> torch.Tensor:
     return _max_unpool(x, indices, size, 3)
-
-
-def _of_probabilities(
-    decomposition: Callable[..., Any], x: torch.Tensor, target: torch.Tensor, *args: Any, **kw: Any
-) -> Any:
-    """Torch's decomposition of a cross entropy, which looks at no value, behind eager's checks."""
-    text = "all elements of {} should be between 0 and 1"
-    x = torch.ops.litz.between(x, 0.0, 1.0, text.format("input"))
-    target = torch.ops.litz.between(target, 0.0, 1.0, text.format("target"))
-    return decomposition(x, target, *args, **kw)
 
 
 def _result_format(image: torch.Tensor) -> torch.memory_format:
@@ -418,6 +430,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(OURS)
     table.update(foreach_decompositions())
     table[aten.addcmul.default] = partial(_addcmul, table[aten.addcmul.default])
+    table[aten.nan_to_num.default] = partial(_nan_to_num, table[aten.nan_to_num.default])
+    for op in (aten.channel_shuffle.default, aten.native_channel_shuffle.default):
+        if op in table:
+            table[op] = partial(_channel_shuffle, table[op])
     table[aten.roll.default] = partial(_roll, table[aten.roll.default])
     table[aten.linspace.default] = partial(_linspace, table[aten.linspace.default])
     for overload in IN_FIRST_TYPE:
@@ -431,8 +447,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         for overload in (getattr(packet, name) for name in packet.overloads()):
             if overload in table:
                 table[overload] = partial(_in_memory_format, table[overload], place)
-    entropy = aten.binary_cross_entropy.default
-    table[entropy] = partial(_of_probabilities, table[entropy])
+    table.update(loss_decompositions(table))
     for packet in KEPT_WHOLE:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)

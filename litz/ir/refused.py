@@ -25,7 +25,7 @@ def _table() -> dict[str, frozenset[str]]:
 def names_of(op: str) -> tuple[str, str]:
     """`relu` and `relu.default` of `aten.relu_.default`: one kernel serves it in place, too."""
     name, _, overload = op.removeprefix("aten.").partition(".")
-    plain = name.rstrip("_").removesuffix("_functional") or name
+    plain = name.rstrip("_").removesuffix("_functional").removesuffix("_no_training") or name
     return plain, f"{plain}.{overload}"
 
 

@@ -17,6 +17,7 @@ from torch.fx import Node, Proxy
 from torch.fx.proxy import GraphAppendingTracer
 from torch.utils.checkpoint import CheckpointPolicy
 
+from litz.ir import between_op as between_op  # registers the op
 from litz.ir import random_op as random_op  # registers the op
 from litz.ir.graph import Graph
 from litz.passes.hooks import complete
@@ -46,11 +47,14 @@ def seed_random_ops(graph: Graph) -> int:
 
 def _may_be_seeded(node: Node) -> bool:
     """Whether a checkpoint asks for it, and the bits can be drawn in the order of the result. The
-    others are kept as they are."""
+    others are kept as they are: complex numbers are two draws each, and a probability that is none
+    is ATen's to refuse."""
     value = node.meta["val"]
     like = value[0] if isinstance(value, tuple) else value
     idle = node.target is aten.native_dropout.default and not node.args[2]
-    return is_told_to_recompute(node) and is_row_major(like) and not idle
+    chance = node.args[1] if node.target is aten.bernoulli.p else 0.0
+    plain = not like.dtype.is_complex and isinstance(chance, float) and 0 <= chance <= 1
+    return is_told_to_recompute(node) and is_row_major(like) and plain and not idle
 
 
 def _seed(graph: torch.fx.Graph, node: Node) -> None:
@@ -111,7 +115,11 @@ def _dropout(draw: Draw, like: Any, x: Any, chance: float, training: bool | None
 
 def _bernoulli(draw: Draw, like: Any, x: Any, chance: Any = None, generator: Any = None) -> Any:
     uniform = draw(0, torch.float32)
-    below = aten.lt.Tensor(uniform, x) if chance is None else aten.lt.Scalar(uniform, chance)
+    if chance is None:
+        told = "bernoulli expects p to be in [0, 1]"
+        below = aten.lt.Tensor(uniform, torch.ops.litz.between.default(x, 0.0, 1.0, told))
+    else:
+        below = aten.lt.Scalar(uniform, chance)
     return prims.convert_element_type.default(below, like.dtype)
 
 

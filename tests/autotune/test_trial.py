@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+
 import pytest
 import torch
 
@@ -66,6 +69,44 @@ def test_what_cannot_be_compiled_costs_a_trial_alone() -> None:
     broken = Choices(kernels={"k0_add": LoopChoice(lanes=3, chunk=7)})
     found = Here(host(), snapshot({})).tried(_variant(), Variant(_variant().program, broken), 0.1)
     assert isinstance(found, Ratio | str)  # LLVM may write it after all; nothing is raised
+
+
+def test_an_error_without_a_text_costs_a_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("litz.autotune.trial.callable_of", failed)
+    found = Here(host(), snapshot({})).tried(_variant(), _variant(), 0.1)
+    assert found == "failed: MemoryError: "
+
+
+def test_a_process_that_cannot_be_started_costs_a_trial_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failed(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("litz.autotune.worker.subprocess.Popen", failed)
+    found = Apart(snapshot({})).tried(_variant(), _variant(), 0.1)
+    assert isinstance(found, str) and "Resource temporarily unavailable" in found
+
+
+def test_descriptors_beyond_a_thousand_are_no_matter() -> None:
+    """`select` takes none of them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    opened: list[int] = []
+    apart = Apart(snapshot({"max_autotune_subproc_result_timeout_seconds": 60.0}))
+    try:
+        while not opened or opened[-1] < 1100:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+        found = apart.tried(_variant(), _variant("f32(1.0) + x[o0]"), 0.1)
+        assert isinstance(found, Ratio)
+    finally:
+        apart.stop()
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_variant_travels_as_json() -> None:

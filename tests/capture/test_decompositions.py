@@ -1,13 +1,64 @@
-"""Decompositions of our own, called as they are: some are in force with an older torch alone."""
+"""Decompositions of ours: what eager refuses is refused, and results lie as eager's do."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 
+import litz
 from litz.capture.decompositions import _attention_in_doubles
+from tests import draws
 
 aten = torch.ops.aten
+
+PLACES = torch.tensor([0, 2])
+BYTES = torch.arange(4, dtype=torch.int8)
+# Numbers that a type does not hold, and types that a kernel does not take.
+REFUSED: dict[str, Callable[[], Any]] = {
+    "a threshold": lambda: F.threshold(BYTES, 300, 5),
+    "a value below a threshold": lambda: F.threshold(BYTES, 3, 500),
+    "a threshold that is NaN": lambda: F.threshold(BYTES, math.nan, 5),
+    "index_fill": lambda: BYTES.index_fill(0, PLACES, 300),
+    "index_fill with NaN": lambda: BYTES.index_fill(0, PLACES, math.nan),
+    "a batch norm of integers": lambda: F.batch_norm(
+        BYTES.view(2, 2), torch.zeros(2, dtype=torch.int8), torch.ones(2, dtype=torch.int8)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses_is_refused(name: str) -> None:
+    litz.reset()
+    with pytest.raises(RuntimeError) as expected:
+        REFUSED[name]()
+    with pytest.raises(type(expected.value)) as found:
+        torch.compile(REFUSED[name], backend="litz", options={"on_error": "raise"})()
+    assert str(expected.value).splitlines()[0] in str(found.value)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("rank", [3, 4, 5])
+def test_a_channel_shuffle_lies_as_its_operand_does(rank: int, last: bool) -> None:
+    draws.seed(1)
+    x = torch.randn(2, 6, *[3, 4, 5][: rank - 2])
+    if last and rank > 3:
+        x = x.to(memory_format=torch.channels_last if rank == 4 else torch.channels_last_3d)
+    litz.reset()
+    compiled = torch.compile(F.channel_shuffle, backend="litz", options={"on_error": "raise"})
+    found, expected = compiled(x, 3), F.channel_shuffle(x, 3)
+    assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
+def test_complex_numbers_that_are_not_finite_are_replaced() -> None:
+    x = torch.tensor([complex(math.nan, 1), complex(math.inf, -math.inf), 2 - 1j])
+    litz.reset()
+    compiled = torch.compile(torch.nan_to_num, backend="litz", options={"on_error": "raise"})
+    assert torch.equal(compiled(x), torch.nan_to_num(x))
 
 
 @pytest.mark.parametrize("causal", [False, True])

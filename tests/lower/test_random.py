@@ -157,3 +157,36 @@ def test_what_a_checkpoint_draws_again_is_the_same() -> None:
     drawn = factor[kept] * 0.75  # a mean of 1/2 + 0 + 1/2, a variance of 1/12 + 1 + 1/4
     assert abs(drawn.mean() - 1) < 5 * (4 / 3 / len(drawn)) ** 0.5
     assert abs(drawn.var() - 4 / 3) < 0.05
+
+
+def test_complex_numbers_of_a_checkpoint_have_imaginary_parts() -> None:
+    """They are drawn once and kept: one seeded draw would make a real number of each."""
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        drawn = torch.randn(N, dtype=torch.complex64) + torch.rand(N, dtype=torch.complex64)
+        return x * drawn.imag
+
+    x = torch.ones(N, requires_grad=True)
+    draws.seed(4)
+    y = _compiled(lambda x: checkpoint(region, x, use_reentrant=False))(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach())
+    variance = 1 / 2 + 1 / 12
+    assert abs(y.mean() - 0.5) < 5 * (variance / N) ** 0.5
+    assert abs(y.var() - variance) < 0.05
+
+
+@pytest.mark.parametrize("chance", [None, 1.5, -0.5])
+def test_no_probability_is_refused_in_a_checkpoint_too(chance: float | None) -> None:
+    def region(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        return x * (torch.bernoulli(p) if chance is None else torch.bernoulli(p, chance))
+
+    def called(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        return checkpoint(region, x, p, use_reentrant=False)
+
+    x, good, bad = torch.ones(4, requires_grad=True), torch.ones(4), torch.full((4,), 1.5)
+    if chance is None:
+        assert torch.equal(_compiled(called)(x, good), x)
+    for function in (called, _compiled(called)):
+        with pytest.raises(RuntimeError, match=r"p_in <= 1|to be in"):
+            function(x, bad)
