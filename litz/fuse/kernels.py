@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from litz.fuse.rows import Member, Misfit, common_outer, is_sequential, places_of
+from litz.ir.attention import kernel_attention
 from litz.ir.expr import (
     Expr,
     apply,
@@ -74,8 +75,12 @@ def attention_kernel(loops: list[Loop], simplifier: Simplifier, name: str) -> Ke
     first, *others = loops
     stores = (first.stores[0], *(replace(o.stores[0], mode="put") for o in others))
     phase = Phase(first.reduced, True, stores)
-    origins = dict.fromkeys(o for loop in loops for o in loop.origins)
-    return Kernel(name, first.axes, tuple(_simplified([phase], simplifier)), (), tuple(origins))
+    origins = tuple(dict.fromkeys(o for loop in loops for o in loop.origins))
+    kernel = Kernel(name, first.axes, tuple(_simplified([phase], simplifier)), (), origins)
+    if kernel_attention(kernel) is None:
+        # A mask that hides every score leaves no dot product: then it stays as it was spelt.
+        return Kernel(name, first.axes, (phase,), (), origins)
+    return kernel
 
 
 def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from litz.ir.dtypes import I64
+from litz.ir.dtypes import BOOL, U8, DType
 from litz.ir.expr import Expr, apply, const, integer, reduce, walk
 from litz.ir.index import coefficient, flat_index, simplify, to_poly
 from litz.ir.program import Kernel, Loop
@@ -190,9 +190,9 @@ def _of_condition(node: Expr, truth: bool, row: Expr, column: Expr) -> Iterator[
     elif node.op == ("and" if truth else "or"):
         for part in node.args:
             yield from _of_condition(part, truth, row, column)
-    elif node.op in _FLIPPED and not node.args[0].dtype.is_float:
+    elif node.op in _FLIPPED and None not in (counted := [_counted(n) for n in node.args]):
         kind = node.op if truth else _FLIPPED[node.op]
-        left, right = (to_poly(_counted(n)) for n in node.args)
+        left, right = (to_poly(n) for n in counted if n is not None)
         if kind in ("lt", "le"):
             left, right = right, left
         ahead = {m: left.get(m, 0) - right.get(m, 0) for m in {*left, *right}}
@@ -204,13 +204,52 @@ def _of_condition(node: Expr, truth: bool, row: Expr, column: Expr) -> Iterator[
             yield "low", -slack
 
 
-def _counted(node: Expr) -> Expr:
-    """A position in a narrower integer is still that position."""
+# More positions than any sequence has; where the number of them is symbolic, there are fewer.
+MOST_POSITIONS = 1 << 30
+
+
+def _counted(node: Expr) -> Expr | None:
+    """An integer made of positions, without its type: a position in a narrower integer is still
+    that position, as long as nothing wraps. None if something may, or if it is made of more."""
+    if node.dtype.is_float or _span(node) is None:
+        return None
     if node.is_const:
         return integer(node.number)
-    if node.op == "cast" and node.args[0].op == "axis":
-        return node.args[0]
-    if node.op not in ("add", "sub"):
+    if node.op == "axis":
         return node
     parts = [_counted(n) for n in node.args]
-    return apply(node.op, *parts) if all(n.dtype is I64 for n in parts) else node
+    if node.op == "cast":
+        return parts[0]
+    known = [n for n in parts if n is not None]
+    return apply(node.op, *known) if len(known) == len(parts) else None
+
+
+def _span(node: Expr) -> tuple[int, int] | None:
+    """The least and the greatest value of sums of positions; None if it is none, or if it or a
+    part of it may leave its type."""
+    spans = [_span(n) for n in node.args]
+    if node.is_const:
+        found = (node.number, node.number)
+    elif node.op == "axis":
+        found = (0, (node.extent.number if node.extent.is_const else MOST_POSITIONS) - 1)
+    elif node.op not in ("cast", "add", "sub", "mul") or None in spans:
+        return None
+    else:
+        (low, high), (least, most) = (n for n in (spans[0], spans[-1]) if n is not None)
+        ends = [a * b for a in (low, high) for b in (least, most)]
+        found = {
+            "cast": (low, high),
+            "add": (low + least, high + most),
+            "sub": (low - most, high - least),
+            "mul": (min(ends), max(ends)),
+        }[node.op]
+    first, last = _limits_of(node.dtype)
+    return found if first <= found[0] and found[1] <= last else None
+
+
+def _limits_of(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest number that an integer type holds."""
+    if dtype is BOOL:
+        return 0, 1
+    bits = 8 * dtype.bytes
+    return (0, 2**bits - 1) if dtype is U8 else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

@@ -40,6 +40,8 @@ def _scaled_dot_product(
     size = q.shape[-1].number
     usual = 1 / math.sqrt(size) if size else math.inf
     factor = usual if scale is None else scale
+    if is_causal and not factor > 0:  # ATen's kernel multiplies what is masked, -inf, by it as well
+        raise refused(low, "a causal mask is scaled by a number that is not positive")
 
     def score(dot: Expr, row: tuple[Expr, ...], column: Expr) -> Expr:
         result = apply("mul", dot, const(factor, dot.dtype))

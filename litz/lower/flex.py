@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from litz.ir.dtypes import F32, F64, I32
-from litz.ir.expr import Expr, apply, cast, const
+from litz.ir.dtypes import F32, F64
+from litz.ir.expr import Expr, apply, const
 from litz.ir.program import Buffer
 from litz.lower.aside import value_aside
 from litz.lower.attention import emit_attention, refused
@@ -36,7 +36,7 @@ def _flex_attention(
     mask_mod = block_mask[-1]
 
     def score(dot: Expr, row: tuple[Expr, ...], column: Expr) -> Expr:
-        at = tuple(cast(n, I32) for n in (*row, column))
+        at = (*row, column)
         scaled = apply("mul", dot, const(scale, dot.dtype))
         changed = _called(low, score_mod, (scaled, *at), score_operands)
         if changed.dtype is not dot.dtype:
@@ -55,8 +55,11 @@ def _called(
     given: dict[Buffer, Callable[[tuple[Expr, ...]], Expr]] = {}
     arguments = iter((*scalars, *operands))
     origin, result = low.origin, None
+    if any(node.op == "get_attr" for node in module.graph.nodes):
+        raise refused(low, "its functions hold tensors of their own")
+    graph = _counting(module.graph, len(scalars))
     with low.aside() as steps:
-        for node in module.graph.nodes:
+        for node in graph.nodes:
             if node.op == "placeholder":
                 argument = next(arguments)
                 known[node] = argument
@@ -66,10 +69,8 @@ def _called(
                     given[known[node].buffer] = _constantly(argument)
             elif node.op == "call_function":
                 known[node] = low.lower_node(low, node, known)
-            elif node.op == "output":
-                (result,) = node.args if isinstance(node.args[0], torch.fx.Node) else node.args[0]
             else:
-                raise refused(low, "its functions hold tensors of their own")
+                (result,) = node.args if isinstance(node.args[0], torch.fx.Node) else node.args[0]
     low.origin = origin
     if not isinstance(result, torch.fx.Node):
         raise refused(low, "its functions give more than one value")
@@ -77,6 +78,25 @@ def _called(
         return value_aside(known[result], (), steps, given)
     except NotGenerated as error:
         raise refused(low, f"its functions hold {error}") from error
+
+
+def _counting(graph: torch.fx.Graph, scalars: int) -> torch.fx.Graph:
+    """The graph over positions as eager gives them: in 64 bits. torch traces it over positions in
+    32 bits, in which `i * 100_003 * 100_003` wraps."""
+    copied = torch.fx.Graph()
+    known: dict[torch.fx.Node, torch.fx.Node] = {}
+    for number, node in enumerate(graph.nodes):
+        made = known[node] = copied.node_copy(node, known.__getitem__)
+        value = node.meta.get("val")
+        if node.op == "placeholder" and number < scalars and value.dtype is torch.int32:
+            made.meta["val"] = value.to(torch.int64)
+        elif node.op == "call_function" and any(
+            n.meta.get("val") is not known[n].meta.get("val") for n in node.all_input_nodes
+        ):
+            given = torch.fx.node.map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
+            counted = node.target(*given[0], **given[1])
+            made.meta["val"] = value if counted.dtype is value.dtype else counted
+    return copied
 
 
 def _constantly(value: Expr) -> Callable[[tuple[Expr, ...]], Expr]:

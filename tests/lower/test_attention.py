@@ -341,6 +341,53 @@ def test_training() -> None:
         assert torch.allclose(found, expected, atol=1e-5)
 
 
+WRAPPING = {
+    "bytes": lambda i, j: i.to(torch.int8) >= j.to(torch.int8),
+    "unsigned": lambda i, j: (i.to(torch.uint8) - j.to(torch.uint8)) >= 0,
+    "offset": lambda i, j: i.to(torch.int32) + (2**31 - 100) >= j.to(torch.int32),
+    "truths": lambda i, j: i.bool() >= j.bool(),
+    "short": lambda i, j: i.to(torch.int16) >= j.to(torch.int16),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPING)
+def test_positions_in_types_that_wrap(name: str) -> None:
+    """Columns were skipped as if a position in eight bits were that position."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        rows, columns = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+        seen = WRAPPING[name](rows, columns)
+        return torch.softmax((q @ k.mT).masked_fill(~seen, -math.inf), -1) @ v
+
+    _agrees(function, *_heads(1, 2, 300, 16))
+
+
+@pytest.mark.parametrize("hidden", [-math.inf, -1e9])
+@pytest.mark.parametrize("rows", [2, 40])
+def test_masks_that_hide_every_score(rows: int, hidden: float) -> None:
+    """Simplified, there was no dot product left, and the kernel had no schedule."""
+    q, k, v = _heads(1, 2, 50, 16)
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        later = torch.arange(50) > torch.arange(rows)[:, None] - 100
+        return torch.softmax((q @ k.mT).masked_fill(later, hidden), -1) @ v
+
+    _agrees(function, q[:, :, :rows], k, v)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5, 0.5])
+def test_scales_of_causal_masks(scale: float) -> None:
+    """Eager's kernel multiplies the -inf of the mask by the scale, too."""
+    inputs = _heads(1, 2, 40, 16)
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return sdpa(q, k, v, is_causal=True, scale=scale)
+
+    run = compiled(function)
+    assert torch.allclose(run(*inputs), function(*inputs), atol=2e-6, equal_nan=True)
+    assert bool(run.aten_ops) == (scale <= 0)
+
+
 # -- flex_attention --------------------------------------------------------------------------
 
 SLOPES = torch.tensor([0.5, 0.25, 0.125])
@@ -380,6 +427,27 @@ def test_flex(score: str, visible: str) -> None:
         torch._dynamo.reset()
         notes = litz.explain(function, *inputs)
     assert not notes.aten_ops and notes.kernels == 1, str(notes)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seen", [
+    lambda i, j: (i * 100_003 * 100_003 + j) % 7 < 3, lambda i, j: i + (2**31 - 10) >= j,
+    lambda i, j: (i * 2654435761 + j) % 5 != 2, lambda i, j: i.to(torch.int8) - j >= 0,
+])  # fmt: skip
+def test_flex_counts_in_64_bits(seen: Callable[..., Tensor]) -> None:
+    """As eager does; torch traces the functions over positions in 32 bits."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return torch.where(seen(i, j), s, -math.inf)
+
+        return flex_attention(q, k, v, score_mod=score)
+
+    inputs = _heads(1, 2, 150, 16)
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="litz", options={"on_error": "raise"})
+    with torch.no_grad():
+        assert torch.allclose(run(*inputs), function(*inputs), atol=2e-6)
 
 
 @pytest.mark.filterwarnings("ignore")
