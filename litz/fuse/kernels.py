@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from litz.fuse.rounding import kept_bits
 from litz.fuse.rows import Member, Misfit, common_outer, is_sequential, places_of
 from litz.ir.attention import kernel_attention
 from litz.ir.expr import (
@@ -250,7 +251,8 @@ def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:
 
 def _simplified(phases: list[Phase], simplifier: Simplifier) -> list[Phase]:
     """Value rules over every store, after forwarding has brought producers and readers together."""
-    return [
-        replace(phase, stores=tuple(replace(s, value=simplifier(s.value)) for s in phase.stores))
-        for phase in phases
-    ]
+
+    def simplified(store: Store) -> Store:
+        return replace(store, value=kept_bits(simplifier(store.value)))
+
+    return [replace(phase, stores=tuple(map(simplified, phase.stores))) for phase in phases]

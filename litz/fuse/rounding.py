@@ -7,6 +7,8 @@ sees, would be rounded for one reader and not for the other; and a comparison or
 difference of a rounding into another result. Those keep it. Example, bf16, of two readers of t0:
 
     t0[i0] = narrow.bf16(x[i0] * f32(0.3))   ->   t0[i0] = cast.bf16(x[i0] * f32(0.3))
+
+And what is only copied is not converted at all (`kept_bits`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
-from litz.ir.expr import Expr, apply, cast, walk
+from litz.ir.expr import Expr, apply, cast, const, rebuild, walk
 from litz.ir.program import Buffer, Extern, Loop, exprs_of, loads, read, written
 
 Body = tuple[Loop | Extern, ...]
@@ -60,6 +62,34 @@ def rounded(value: Expr) -> Expr:
         else:
             done[node] = node
     return done[value]
+
+
+def kept_bits(value: Expr) -> Expr:
+    """narrow(where(c, cast(x), y)) -> where(c, x, narrow(y)): a stored value without the way there
+    and back of elements that are only chosen. It would make another NaN of some, and the program
+    may have looked at integers as halves. For values as they are stored: further inside a kernel
+    a half is wide."""
+    if value.op not in ("narrow", "cast") or not value.dtype.is_narrow:
+        return value
+    (root,), done = value.args, dict[Expr, Expr]()
+    copies, stack = False, [root] if root.op == "where" else []
+    while stack:
+        node = stack[-1]
+        inside = node.args[1:] if node.op == "where" else ()
+        missing = [a for a in inside if a not in done]
+        stack.extend(missing)
+        if missing:
+            continue
+        if node.op == "where":
+            done[node] = apply("where", node.args[0], *(done[a] for a in inside))
+        elif node.op == "cast" and node.args[0].dtype is value.dtype:
+            done[node], copies = node.args[0], True
+        elif node.is_const:
+            done[node] = const(node.attr, value.dtype)
+        else:
+            done[node] = rebuild(value, (node,))
+        stack.pop()
+    return done[root] if copies else value
 
 
 def _widens(node: Expr) -> bool:

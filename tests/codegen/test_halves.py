@@ -1,6 +1,9 @@
-"""Rounding to bfloat16 is eager's, bit for bit, with the processor's instruction and without."""
+"""Rounding to bfloat16 is eager's, bit for bit, with the processor's instruction and without; and
+what is merely copied keeps every bit."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -51,3 +54,49 @@ def test_the_instruction_is_used_where_there_is_one() -> None:
     plain, _ = math.definitions([(TO_BF16, "f32", 16)])
     assert "fptrunc" in quick and f"i32 {DENORMAL}" in quick
     assert "fptrunc" not in plain
+
+
+COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cat": lambda x: torch.cat([x, x[:3], x[7:]]),
+    "cat of many": lambda x: torch.cat([x.view(256, 256)] * 12, 1),
+    "cat, and read again": lambda x: torch.cat([x, x[:3]])[1:].clone(),
+    "stack": lambda x: torch.stack([x, x.flip(0)]),
+    "pad": lambda x: torch.nn.functional.pad(x, (3, 5), value=0.3),
+    "where": lambda x: torch.where(x.view(torch.int16) > 7, x, x.flip(0)),
+    "masked_fill": lambda x: x.masked_fill(x.view(torch.int16) % 3 == 0, 1.5),
+    "slice_scatter": lambda x: torch.slice_scatter(x, x[:100], 0, 50, 150),
+    "select_scatter": lambda x: torch.select_scatter(x.view(256, 256), x[:256], 0, 3),
+    "tril": lambda x: x.view(256, 256).tril(),
+    "roll": lambda x: x.roll(3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", COPIES)
+def test_copies_keep_the_bits_of_every_half(kind: str, dtype: torch.dtype) -> None:
+    """Of numbers that are none, too: they may be integers that were looked at as halves."""
+    x = torch.arange(1 << 16).to(torch.int16).view(dtype)
+
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        return COPIES[kind](x).view(torch.int16)
+
+    compiled = torch.compile(copied, backend="litz", options={"on_error": "raise"})
+    assert compiled(x).equal(copied(x))
+
+
+@pytest.mark.parametrize("kind", ["cat", "stack", "where"])
+@pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.float8_e4m3fn], ids=str)
+def test_copies_keep_the_bits_of_every_eighth(kind: str, dtype: torch.dtype) -> None:
+    x = torch.arange(1 << 8).to(torch.uint8).view(dtype)
+
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        flipped = x.view(torch.uint8).flip(0).view(dtype)
+        ways = {
+            "cat": lambda: torch.cat([x, x[:3], flipped]),
+            "stack": lambda: torch.stack([x, flipped]),
+            "where": lambda: torch.where(x.view(torch.uint8) > 9, x, flipped),
+        }
+        return ways[kind]().view(torch.uint8)
+
+    compiled = torch.compile(copied, backend="litz", options={"on_error": "raise"})
+    assert compiled(x).equal(copied(x))
