@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._dynamo.source import TensorPropertySource
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree as pytree
@@ -33,6 +34,7 @@ UNANSWERED: tuple[type[Exception], ...] = (*GUARDS, TypeError)
 # Sizes above this are taken for "no limit is known".
 UNLIMITED = 1 << 40
 LOWEST = -(1 << 62)
+GREATEST = (1 << 63) - 1
 # By one thread at a time: see COMPILE_LOCK.
 _KNOWN: WeakKeyDictionary[symbolic_shapes.ShapeEnv, dict[Any, Expr]] = WeakKeyDictionary()
 
@@ -137,7 +139,7 @@ def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
     found: Expr = rule([_converted(a, environment, known) for a in args])
     if found.dtype is not I64 or is_polynomial(found):
         return found
-    return named(found, *_range(environment.bound_sympy(expr)))
+    return named(found, *_range(expr, environment.bound_sympy(expr), environment))
 
 
 def _settled(expr: Any, environment: Any) -> int | None:
@@ -158,7 +160,7 @@ def _symbol(symbol: Any, environment: Any) -> Expr:
         return size(str(symbol), LOWEST, None, 1, dtype=F64)
     if symbol not in environment.var_to_range:  # of a nested tensor: it is handed on, and no number
         return size(str(symbol), LOWEST, None, HINT)
-    low, high = _range(environment.var_to_range[symbol])
+    low, high = _range(symbol, environment.var_to_range[symbol], environment)
     return size(str(symbol), low, high, _hint(symbol, environment))
 
 
@@ -170,11 +172,22 @@ def _hint(symbol: Any, environment: Any) -> int:
     return HINT if seen is None else int(seen)
 
 
-def _range(found: Any) -> tuple[int, int | None]:
-    """A number that the program was given may be negative; a size never is."""
+def _range(expr: Any, found: Any, environment: Any) -> tuple[int, int | None]:
+    """A number that the program was given may be negative; a size never is. One that is computed of
+    sizes has no limit, which is to say that it is no larger than tensors are; any other may be
+    whatever 64 bits hold."""
     low = int(found.lower) if found.lower.is_Integer else LOWEST
     high = int(found.upper) if found.upper.is_Integer else UNLIMITED
-    return max(low, LOWEST), high if high < UNLIMITED else None
+    if high < UNLIMITED:
+        return max(low, LOWEST), high
+    counts = all(_is_dimension(symbol, environment) for symbol in expr.free_symbols)
+    return max(low, LOWEST), None if counts or low < 0 else GREATEST
+
+
+def _is_dimension(symbol: Any, environment: Any) -> bool:
+    """Whether a symbol is a size, a stride or an offset of an input: memory bounds it."""
+    sources = environment.var_to_sources.get(symbol, ())
+    return any(isinstance(source, TensorPropertySource) for source in sources)
 
 
 def _combined(op: str, operands: Iterable[Expr]) -> Expr:
