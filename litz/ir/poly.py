@@ -13,6 +13,7 @@ from litz.ir.expr import Expr, apply, integer
 Monomial = tuple[Expr, ...]
 Poly = dict[Monomial, int]
 MOST_TERMS = 64
+LIMIT, DIGIT = 1 << 63, 1 << 62
 
 
 @lru_cache(maxsize=4096)
@@ -53,6 +54,8 @@ def _serial(node: Expr) -> int:
 
 def from_poly(poly: Poly) -> Expr:
     """Write a polynomial as an expression, the same one every time."""
+    # Of sizes alone it is a number that a call computes; else a kernel does, in 64 bits.
+    number = whole if all(atom.op == "size" for m in poly for atom in m) else integer
     constant = poly.get((), 0)
     total: Expr | None = None
     for monomial in sorted((m for m in poly if m), key=lambda m: [a.serial for a in m]):
@@ -60,10 +63,19 @@ def from_poly(poly: Poly) -> Expr:
         for atom in monomial[1:]:
             term = apply("mul", term, atom)
         if poly[monomial] != 1:
-            term = apply("mul", term, integer(poly[monomial]))
+            term = apply("mul", term, number(poly[monomial]))
         total = term if total is None else apply("add", total, term)
     if total is None:
-        total = integer(constant)
+        total = number(constant)
     elif constant:
-        total = apply("add", total, integer(constant))
+        total = apply("add", total, number(constant))
     return total
+
+
+def whole(number: int) -> Expr:
+    """A number of any length. One that 64 bits do not hold is a sum of products of such: a kernel
+    computes what is left of it in 64 bits, as of any product, and a call computes it exactly."""
+    if abs(number) < LIMIT:
+        return integer(number)
+    high, low = divmod(number, DIGIT)
+    return apply("add", apply("mul", whole(high), integer(DIGIT)), integer(low))

@@ -20,9 +20,21 @@ from torch.utils import _pytree as pytree
 
 from litz.errors import SizeUnknown
 from litz.ir.dtypes import BOOL, F64, I64
-from litz.ir.expr import HINT, Expr, apply, cast, const, integer, rebuild, size, transform
+from litz.ir.expr import (
+    HINT,
+    Expr,
+    apply,
+    cast,
+    const,
+    integer,
+    rebuild,
+    size,
+    transform,
+)  # fmt: skip
 from litz.ir.index import ONE, floordiv, modulo, simplify, to_poly
-from litz.ir.sizes import at_least, content, is_polynomial, named
+from litz.ir.magnitude import ARITHMETIC, is_exact
+from litz.ir.poly import whole
+from litz.ir.sizes import at_least, content, is_polynomial, name_of, named
 
 # What is raised where an answer would hold for some sizes alone, by torch and by us.
 GUARDS: tuple[type[Exception], ...] = (
@@ -108,6 +120,21 @@ def number_or_size(value: torch.SymInt) -> Expr | int:
     return found.number if found.is_const else found
 
 
+def as_value(number: Expr) -> Expr:
+    """A number as a kernel computes with it. One that 64 bits might not hold, as n ** 5, is
+    computed by the call, in Python, which refuses it if they do not."""
+    if number.dtype not in (I64, F64) or _fits(number):
+        return number
+    return size(f"w{name_of(number)}", LOWEST, None, HINT, number, number.dtype)
+
+
+def _fits(number: Expr) -> bool:
+    """Whether no step towards a number leaves 64 bits. A size is computed by the call already."""
+    if number.op == "size" or is_exact(number):
+        return True
+    return number.op not in ARITHMETIC and all(_fits(a) for a in number.args)
+
+
 def is_zero(value: Any) -> bool:
     """Whether a size is certainly nothing."""
     return isinstance(value, int) and value == 0
@@ -121,7 +148,7 @@ def _converted(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
 
 def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
     if expr.is_Integer:
-        return integer(int(expr))
+        return whole(int(expr))
     if expr.is_Float:
         return const(float(expr), F64)
     if expr.is_Symbol:

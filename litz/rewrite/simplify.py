@@ -56,8 +56,8 @@ class Simplifier:
         return result
 
     def _change(self, node: Expr, args: tuple[Expr, ...]) -> Expr:
-        if node.op == "axis":
-            return node
+        if node.op in ("axis", "size"):
+            return node  # what a size is made of is computed by the call, where nothing wraps
         if node.op == "load":
             # An index addresses memory, so it cannot wrap: the algebra holds for all of it.
             count = len(node.index)

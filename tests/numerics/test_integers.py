@@ -71,3 +71,38 @@ def test_a_number_that_is_read_off_a_tensor_may_be_of_any_size(number: int) -> N
 
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         _agrees(program, torch.tensor(number), dynamic=False)
+
+
+# Each over a tensor of 40 numbers, and a number of the program's own.
+TOO_LARGE: dict[str, Program] = {
+    "a factor": lambda x, n: x * (len(x) * 2**62 * 4),
+    "a power": lambda x, n: x * len(x) ** 30,
+    "of integers": lambda x, n: torch.arange(40) + len(x) ** 30,
+    "negative": lambda x, n: torch.arange(40) * (-len(x) * 2**62),
+    "a bound": lambda x, n: x.clamp(max=len(x) ** 30),
+    "compared": lambda x, n: x > len(x) ** 30,
+    "filled": lambda x, n: torch.full((3,), len(x) ** 30),
+    "given": lambda x, n: torch.arange(40) * (n * 4),
+}
+LARGE: dict[str, Program] = {
+    "returned": lambda x, n: (x + 1, len(x) * 2**62 * 4, len(x) ** 30, n * 4),
+    "a quotient": lambda x, n: x * (len(x) ** 30 // len(x) ** 29),
+    "a float": lambda x, n: x * (len(x) ** 30 / len(x) ** 29),
+    "that fits": lambda x, n: (x * len(x) ** 5, torch.arange(40) * len(x) ** 11 // 7),
+    "an area": lambda x, n: x / (len(x) * x.stride(0) * len(x)),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_a_symbolic_number_beyond_64_bits_is_refused_as_in_eager(name: str) -> None:
+    program = TOO_LARGE[name]
+    with pytest.raises(OverflowError):
+        program(torch.ones(40), 2**62)
+    litz.reset()
+    with pytest.raises(OverflowError):
+        torch.compile(program, backend="litz", dynamic=True)(torch.ones(40), 2**62)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_symbolic_number_may_pass_beyond_64_bits(name: str) -> None:
+    _agrees(LARGE[name], torch.ones(40), 2**62, dynamic=True)
