@@ -161,6 +161,13 @@ def _cloned(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return pytree.tree_map_only(torch.Tensor, clone, view(*args, **kwargs))
 
 
+def _logsumexp(whole: Any, x: torch.Tensor, dim: Any, keepdim: bool = False) -> Any:
+    """Over no dimension eager keeps them all, or refuses: that is left to it."""
+    if not isinstance(dim, int) and not dim and x.dim():
+        return NotImplemented
+    return whole(x, dim, keepdim)
+
+
 # What eager takes for an index of slices.
 SLICE_INDICES = (torch.int32, torch.int64)
 
@@ -436,6 +443,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[op] = partial(_channel_shuffle, table[op])
     table[aten.roll.default] = partial(_roll, table[aten.roll.default])
     table[aten.linspace.default] = partial(_linspace, table[aten.linspace.default])
+    table[aten.logsumexp.default] = partial(_logsumexp, table[aten.logsumexp.default])
     for overload in IN_FIRST_TYPE:
         table[overload] = partial(_in_first_type, table[overload])
     if IS_OLD:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # What a size is taken for where nobody has seen its value.
 HINT = 64
+UNSEEN = -1  # a magnitude that nobody has asked for yet
 # Looked up and filled without a lock: two threads that made the same node at once would get two,
 # and take equal expressions for different ones. `compile_graph` lets one thread in at a time, and
 # nothing outside of it makes nodes (tests/faults/test_threads.py holds the package to that). A node
@@ -39,7 +40,9 @@ _SERIAL = itertools.count()
 class Expr:
     """A node. `op` names its kind, `attr` holds what is not an expression (value, name, buffer)."""
 
-    __slots__ = ("__weakref__", "args", "attr", "axes", "dtype", "op", "serial", "simple")
+    __slots__ = (
+        "__weakref__", "args", "attr", "axes", "dtype", "magnitude", "op", "serial", "simple",
+    )  # fmt: skip
 
     op: str
     args: tuple[Expr, ...]
@@ -48,6 +51,7 @@ class Expr:
     axes: frozenset[Expr]  # the free axis variables below this node
     serial: int  # order of creation: sums print and compare in it
     simple: Expr | None  # the simplified form, once `ir/index.py` has found it
+    magnitude: int | None  # how large it can get, once `ir/magnitude.py` has found it
 
     def __repr__(self) -> str:
         try:
@@ -114,7 +118,7 @@ def _node(op: str, args: tuple[Expr, ...], attr: Any, dtype: DType) -> Expr:
         return found
     node = object.__new__(Expr)
     node.op, node.args, node.attr, node.dtype = op, args, attr, dtype
-    node.serial, node.simple = next(_SERIAL), None
+    node.serial, node.simple, node.magnitude = next(_SERIAL), None, UNSEEN
     if op == "axis":
         node.axes = frozenset((node,))
     elif op == "reduce":

@@ -5,7 +5,8 @@ No sympy: torch's symbolic sizes are converted to `size` nodes at the border. Ev
 extent, so each rule is decided without context and each node is simplified once.
 Example: `((i0 * 128 + i1) // 128) * 768` with i1 < 128 becomes `i0 * 768`.
 
-A polynomial maps a monomial (atoms in order of creation) to its integer coefficient.
+It computes with unbounded integers, as is right for addresses. A value of a program may wrap: of a
+value only what cannot is handed to it (`simplify_values`, `litz/ir/magnitude.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from itertools import combinations
 from math import gcd
 
 from litz.ir.expr import Expr, apply, integer, load, rebuild, transform
+from litz.ir.magnitude import ARITHMETIC, LIMIT, is_exact
+from litz.ir.poly import Monomial, combine
+from litz.ir.poly import Poly as Poly
+from litz.ir.poly import from_poly as from_poly
+from litz.ir.poly import to_poly as to_poly
 from litz.ir.program import Buffer
 
-Monomial = tuple[Expr, ...]
-Poly = dict[Monomial, int]
 ZERO = integer(0)
 ONE = integer(1)
-MOST_TERMS = 64
 
 
 def simplify(root: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
@@ -49,71 +52,24 @@ def _simplify_node(node: Expr, args: tuple[Expr, ...]) -> Expr:
         result = floordiv(args[0], args[1])
     elif node.op == "mod":
         result = modulo(args[0], args[1])
-    elif node.op == "check_index" and _within(to_poly(args[0]), to_poly(args[1])):
-        result = args[0]
+    elif node.op == "check_index":
+        result = _checked(rebuild(node, (simplify_values(node.args[0]), args[1])))
     else:
         return rebuild(node, args)
     node.simple = result
     return result
 
 
+def _checked(node: Expr) -> Expr:
+    """An index that the program computed: a value, which may wrap."""
+    value, extent = node.args
+    return value if is_exact(value) and _within(to_poly(value), to_poly(extent)) else node
+
+
 def _canonical(poly: Poly) -> Expr:
     result = from_poly(_recombine(poly))
     result.simple = result
     return result
-
-
-@lru_cache(maxsize=4096)
-def to_poly(node: Expr) -> Poly:
-    """Read an expression as a polynomial over its atoms; shared, so never to be changed."""
-    if node.is_const:
-        return {(): node.attr} if node.attr else {}
-    if node.op in ("add", "sub", "mul", "neg"):
-        parts = [to_poly(a) for a in node.args]
-        # A large product stays one atom: written out, a chain of squares would grow without end.
-        if node.op != "mul" or len(parts[0]) * len(parts[1]) <= MOST_TERMS:
-            return _combine(node.op, parts)
-    return {(node,): 1}
-
-
-def _combine(op: str, parts: list[Poly]) -> Poly:
-    if op == "mul":
-        left, right = parts
-        product: Poly = {}
-        for m, a in left.items():
-            for n, b in right.items():
-                key = tuple(sorted(m + n, key=_serial))
-                product[key] = product.get(key, 0) + a * b
-        return {m: c for m, c in product.items() if c}
-    if op == "neg":
-        return {m: -c for m, c in parts[0].items()}
-    total = dict(parts[0])
-    sign = -1 if op == "sub" else 1
-    for m, c in parts[1].items():
-        total[m] = total.get(m, 0) + sign * c
-    return {m: c for m, c in total.items() if c}
-
-
-def _serial(node: Expr) -> int:
-    return node.serial
-
-
-def from_poly(poly: Poly) -> Expr:
-    """Write a polynomial as an expression, the same one every time."""
-    constant = poly.get((), 0)
-    total: Expr | None = None
-    for monomial in sorted((m for m in poly if m), key=lambda m: [a.serial for a in m]):
-        term = monomial[0]
-        for atom in monomial[1:]:
-            term = apply("mul", term, atom)
-        if poly[monomial] != 1:
-            term = apply("mul", term, integer(poly[monomial]))
-        total = term if total is None else apply("add", total, term)
-    if total is None:
-        total = integer(constant)
-    elif constant:
-        total = apply("add", total, integer(constant))
-    return total
 
 
 # -- ranges ----------------------------------------------------------------------------------
@@ -130,11 +86,11 @@ def bounds(poly: Poly) -> tuple[Poly, Poly] | None:
             span = _atom_bounds(atom)
             if span is None:
                 return None
-            least, most = _combine("mul", [least, span[0]]), _combine("mul", [most, span[1]])
+            least, most = combine("mul", [least, span[0]]), combine("mul", [most, span[1]])
         if factor < 0:
             least, most = most, least
-        low = _combine("add", [low, _combine("mul", [least, {(): factor}])])
-        high = _combine("add", [high, _combine("mul", [most, {(): factor}])])
+        low = combine("add", [low, combine("mul", [least, {(): factor}])])
+        high = combine("add", [high, combine("mul", [most, {(): factor}])])
     return low, high
 
 
@@ -153,7 +109,7 @@ def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
             return None
         if set(span[1]) | set(by) <= {()}:
             return {}, {(): v} if (v := span[1].get((), 0) // by[()]) else {}
-        whole, rest = split_evenly(_combine("add", [span[1], {(): 1}]), by)
+        whole, rest = split_evenly(combine("add", [span[1], {(): 1}]), by)
         return {}, span[1] if rest else _minus_one(whole)  # x < q * d: then x // d < q
     return None
 
@@ -166,7 +122,7 @@ def _is_positive(divisor: Expr) -> bool:
 
 
 def _minus_one(poly: Poly) -> Poly:
-    return _combine("sub", [poly, {(): 1}])
+    return combine("sub", [poly, {(): 1}])
 
 
 def is_nonnegative(poly: Poly) -> bool:
@@ -178,8 +134,8 @@ def is_nonnegative(poly: Poly) -> bool:
             if atom.op != "size":
                 return False
             # s = s' + low with s' >= 0: then non-negative coefficients suffice.
-            term = _combine("mul", [term, {(atom,): 1, (): atom.attr[1]}])
-        shifted = _combine("add", [shifted, term])
+            term = combine("mul", [term, {(atom,): 1, (): atom.attr[1]}])
+        shifted = combine("add", [shifted, term])
     return all(c >= 0 for c in shifted.values())
 
 
@@ -202,7 +158,7 @@ def _within(poly: Poly, limit: Poly) -> bool:
     span = bounds(poly)
     if span is None:
         return False
-    room = _combine("sub", [_minus_one(limit), span[1]])
+    room = combine("sub", [_minus_one(limit), span[1]])
     return is_nonnegative(span[0]) and is_nonnegative(room)
 
 
@@ -234,7 +190,7 @@ def _split_by_sum(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     """The same by a sum: by its longest term, unless what is left is no shorter for it."""
     lead = max(divisor, key=lambda m: [len(m), *(a.serial for a in m)], default=())
     whole, _ = split_evenly(poly, {lead: divisor[lead]}) if lead else ({}, poly)
-    rest = _combine("sub", [poly, _combine("mul", [whole, divisor])])
+    rest = combine("sub", [poly, combine("mul", [whole, divisor])])
     return (whole, rest) if len(rest) < len(poly) else ({}, poly)
 
 
@@ -275,7 +231,7 @@ def _quotient_of_multiples(p: Poly, d: Poly) -> Expr | None:
     q, r = split_evenly(p, d)
     if not q:
         return None
-    return from_poly(_combine("add", [q, to_poly(floordiv(from_poly(r), from_poly(d)))]))
+    return from_poly(combine("add", [q, to_poly(floordiv(from_poly(r), from_poly(d)))]))
 
 
 def _quotient_of_less(p: Poly, d: Poly) -> Expr | None:
@@ -297,9 +253,10 @@ def _quotient_of_quotient(p: Poly, d: Poly) -> Expr | None:
     inner = _single_atom(p, "floordiv")
     if inner is None or set(d) != {()} or not inner.args[1].is_const:
         return None
-    if inner.args[1].attr <= 0 or d[()] <= 0:
+    both = inner.args[1].attr * d[()]
+    if inner.args[1].attr <= 0 or not 0 < both < LIMIT:
         return None
-    return floordiv(inner.args[0], integer(inner.args[1].attr * d[()]))
+    return floordiv(inner.args[0], integer(both))
 
 
 def _quotient_of_remainder(p: Poly, d: Poly) -> Expr | None:
@@ -331,7 +288,7 @@ def _remainder_common_factor(p: Poly, d: Poly) -> Expr | None:
         return None
     g, a, b, m = found
     inner = to_poly(modulo(from_poly(a), m))
-    return from_poly(_combine("add", [_combine("mul", [inner, g]), b]))
+    return from_poly(combine("add", [combine("mul", [inner, g]), b]))
 
 
 def _remainder_of_remainder(p: Poly, d: Poly) -> Expr | None:
@@ -404,31 +361,43 @@ def _with_partner(poly: Poly, monomial: Monomial, low: Expr) -> Poly | None:
     rest = list(monomial)
     rest.remove(low)
     k = {tuple(rest): poly[monomial]}
-    scale, quotient = _combine("mul", [k, to_poly(m)]), floordiv(x, m)
+    scale, quotient = combine("mul", [k, to_poly(m)]), floordiv(x, m)
     for other, factor in poly.items():
         for high in other:
             pairs = high is quotient or (high.op == "mod" and high.args[0] is quotient)
-            if pairs and {other: factor} == _combine("mul", [{(high,): 1}, scale]):
+            if pairs and {other: factor} == combine("mul", [{(high,): 1}, scale]):
                 whole = to_poly(x if high is quotient else _merged(x, m, high))
                 left = {n: c for n, c in poly.items() if n not in (monomial, other)}
-                return _combine("add", [left, _combine("mul", [whole, k])])
+                return combine("add", [left, combine("mul", [whole, k])])
     return None
 
 
 def _merged(x: Expr, m: Expr, high: Expr) -> Expr:
-    return modulo(x, from_poly(_combine("mul", [to_poly(m), to_poly(high.args[1])])))
+    return modulo(x, from_poly(combine("mul", [to_poly(m), to_poly(high.args[1])])))
 
 
 def simplify_indices(root: Expr) -> Expr:
     """Simplify what loads are indexed by; values, which may wrap, stay as they are."""
+    return transform(root, _with_simple_indices)
+
+
+def simplify_values(root: Expr) -> Expr:
+    """Simplify what loads are indexed by, and the values that cannot wrap."""
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        node = rebuild(node, args)
-        if node.op != "load":
+        if node.op == "axis":
             return node
-        return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
+        node = _with_simple_indices(node, args)
+        return simplify(node) if node.op in ARITHMETIC and is_exact(node) else node
 
     return transform(root, change)
+
+
+def _with_simple_indices(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    node = rebuild(node, args)
+    if node.op != "load":
+        return node
+    return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
 
 
 # -- what the stages ask ---------------------------------------------------------------------
@@ -438,7 +407,7 @@ def flat_index(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
     """The element offset of an index: the sum of index times stride."""
     total: Poly = {}
     for i, stride in zip(index, buffer.strides, strict=True):
-        total = _combine("add", [total, _combine("mul", [to_poly(simplify(i)), to_poly(stride)])])
+        total = combine("add", [total, combine("mul", [to_poly(simplify(i)), to_poly(stride)])])
     return _canonical(total)
 
 
@@ -446,7 +415,7 @@ def product(sizes: Iterable[Expr]) -> Expr:
     """The product of sizes."""
     total: Poly = {(): 1}
     for s in sizes:
-        total = _combine("mul", [total, to_poly(s)])
+        total = combine("mul", [total, to_poly(s)])
     return from_poly(total)
 
 

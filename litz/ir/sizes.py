@@ -71,8 +71,12 @@ def named(value: Expr, low: int = 0, high: int | None = None) -> Expr:
     """The value itself if it is a polynomial in sizes; else a size that is made of it."""
     if is_polynomial(value):
         return value
-    digest = hashlib.sha256(str(value).encode()).hexdigest()[:8]
-    return size(f"z{digest}", low, high, value.hint, value)
+    return size(name_of(value), low, high, value.hint, value)
+
+
+def name_of(value: Expr) -> str:
+    """The name of a size that is made of a value: the same in every process."""
+    return f"z{hashlib.sha256(str(value).encode()).hexdigest()[:8]}"
 
 
 def greatest(poly: Poly) -> int | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from litz.ir.dtypes import F32
 from litz.ir.expr import Expr, apply, extent_of
 from litz.ir.index import coefficient, simplify
+from litz.ir.magnitude import is_exact
 from litz.ir.product import stride_of
 from litz.ir.program import Kernel, Loop, only_reduction
 
@@ -120,6 +121,8 @@ def _tests(guard: Expr | None) -> Iterator[Expr]:
 def _test(test: Expr, along: Expr, last: Expr) -> Test | None:
     """A comparison of a sum of both axes."""
     if test.op not in _COMPARISONS or not test.axes <= {along, last}:
+        return None
+    if not all(is_exact(a) for a in test.args):
         return None
     number = simplify(apply("sub", *test.args))
     factors: list[int] = []

@@ -26,7 +26,7 @@ from litz.ir.expr import Expr, apply, integer, size
 from litz.ir.index import ZERO, simplify
 from litz.ir.program import Binding
 from litz.ir.sizes import difference, roots
-from litz.lower.symbols import LOWEST, environment_of, of_sympy, symbol_times
+from litz.lower.symbols import GREATEST, LOWEST, environment_of, of_sympy, symbol_times
 
 METHODS = {"size": "shape", "stride": "stride", "storage_offset": "offset"}
 # Of a comparison: which operand is the greater one, which the lesser, and by how much at least.
@@ -89,7 +89,7 @@ def _range(binding: Binding) -> Iterator[Expr]:
     _, low, high, _ = symbol.attr
     if low > (0 if "shape" in binding.path else LOWEST):
         yield apply("ge", symbol, integer(low))
-    if high is not None:
+    if high is not None and high < GREATEST:
         yield apply("le", symbol, integer(high))
 
 

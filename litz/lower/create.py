@@ -13,7 +13,7 @@ import torch
 
 from litz.ir.expr import Expr, apply, cast, const
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.symbols import UNLIMITED, size_of
+from litz.lower.symbols import UNLIMITED, as_value, size_of
 from litz.lower.values import Lowering, Value, View, dtype_of, element
 
 
@@ -76,7 +76,7 @@ def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:
     wide = dtype_of(torch.float64 if dtype.is_float and not exact else torch.int64)
 
     def number(given: Any) -> Expr:
-        return cast(given, wide) if isinstance(given, Expr) else const(given, wide)
+        return cast(as_value(given), wide) if isinstance(given, Expr) else const(given, wide)
 
     def value(p: tuple[Expr, ...]) -> Expr:
         scaled = apply("mul", cast(p[0], wide), number(step))

@@ -192,8 +192,10 @@ def _product(
 def _lower_truth(
     kind: str, low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False
 ) -> View:
+    """Over no dimension each truth is its own: other reductions take an empty list for all."""
     computable(x, like)
-    work = Reducer(low, x, reduced_dims(x, dim))
+    listed = dim is not None and not isinstance(dim, int)
+    work = Reducer(low, x, reduced_dims(x, dim) if not listed or dim else [])
 
     def value_at(kept: list[Expr]) -> Expr:
         value = work.value(kind, lambda p: truth(element(x, p, x.dtype)), kept)

@@ -287,7 +287,8 @@ def _mean(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, total: View,
     include_self: bool,
 ) -> View:  # fmt: skip
-    """A sum divided by how often each element was met; integers round down, as eager's do."""
+    """A sum divided by how often each element was met; integers round down, as eager's do. Eager
+    counts in the type itself: 256 points are none to an int8, and nothing is divided by none."""
     dtype = dtype_of(like.dtype)
     count = low.row_buffer(sizes(like.shape), I64)
     low.emit(count, positions(count.shape), const(int(include_self), I64))
@@ -295,7 +296,8 @@ def _mean(
     met = low.whole(count)
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        often = cast(apply("max", met.at(p), const(1, I64)), dtype.compute)
+        often, none = cast(met.at(p), dtype.compute), const(0, dtype.compute)
+        often = apply("where", apply("eq", often, none), const(1, dtype.compute), often)
         op = "div" if dtype.is_float else "floordiv"
         return apply(op, element(total, p, dtype), often)
 

@@ -9,6 +9,7 @@ or a product of two; the others say how they are put together. Example: `aten.i0
 from __future__ import annotations
 
 import math
+import sys
 from functools import partial
 
 import torch
@@ -122,9 +123,10 @@ def _lower_round(low: Lowering, like: torch.Tensor, x: Value, *, decimals: int =
     if not dtype.is_float:
         raise NotGenerated("decimals of an integer")
     there, back = ("div", "mul") if decimals < 0 else ("mul", "div")
+    number = 10.0 ** abs(decimals) if abs(decimals) <= sys.float_info.max_10_exp else math.inf
 
     def function(value: Expr) -> Expr:
-        power = const(10.0 ** abs(decimals), value.dtype)
+        power = const(number, value.dtype)
         return apply(back, apply("round", apply(there, value, power)), power)
 
     return map_elements(low, like, function, [x], dtype)

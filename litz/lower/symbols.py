@@ -13,15 +13,28 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._dynamo.source import TensorPropertySource
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import symbolic_shapes
 from torch.utils import _pytree as pytree
 
 from litz.errors import SizeUnknown
 from litz.ir.dtypes import BOOL, F64, I64
-from litz.ir.expr import HINT, Expr, apply, cast, const, integer, rebuild, size, transform
+from litz.ir.expr import (
+    HINT,
+    Expr,
+    apply,
+    cast,
+    const,
+    integer,
+    rebuild,
+    size,
+    transform,
+)  # fmt: skip
 from litz.ir.index import ONE, floordiv, modulo, simplify, to_poly
-from litz.ir.sizes import at_least, content, is_polynomial, named
+from litz.ir.magnitude import ARITHMETIC, is_exact
+from litz.ir.poly import whole
+from litz.ir.sizes import at_least, content, is_polynomial, name_of, named
 
 # What is raised where an answer would hold for some sizes alone, by torch and by us.
 GUARDS: tuple[type[Exception], ...] = (
@@ -33,6 +46,7 @@ UNANSWERED: tuple[type[Exception], ...] = (*GUARDS, TypeError)
 # Sizes above this are taken for "no limit is known".
 UNLIMITED = 1 << 40
 LOWEST = -(1 << 62)
+GREATEST = (1 << 63) - 1
 # By one thread at a time: see COMPILE_LOCK.
 _KNOWN: WeakKeyDictionary[symbolic_shapes.ShapeEnv, dict[Any, Expr]] = WeakKeyDictionary()
 
@@ -106,6 +120,21 @@ def number_or_size(value: torch.SymInt) -> Expr | int:
     return found.number if found.is_const else found
 
 
+def as_value(number: Expr) -> Expr:
+    """A number as a kernel computes with it. One that 64 bits might not hold, as n ** 5, is
+    computed by the call, in Python, which refuses it if they do not."""
+    if number.dtype not in (I64, F64) or _fits(number):
+        return number
+    return size(f"w{name_of(number)}", LOWEST, None, HINT, number, number.dtype)
+
+
+def _fits(number: Expr) -> bool:
+    """Whether no step towards a number leaves 64 bits. A size is computed by the call already."""
+    if number.op == "size" or is_exact(number):
+        return True
+    return number.op not in ARITHMETIC and all(_fits(a) for a in number.args)
+
+
 def is_zero(value: Any) -> bool:
     """Whether a size is certainly nothing."""
     return isinstance(value, int) and value == 0
@@ -119,7 +148,7 @@ def _converted(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
 
 def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
     if expr.is_Integer:
-        return integer(int(expr))
+        return whole(int(expr))
     if expr.is_Float:
         return const(float(expr), F64)
     if expr.is_Symbol:
@@ -137,7 +166,7 @@ def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
     found: Expr = rule([_converted(a, environment, known) for a in args])
     if found.dtype is not I64 or is_polynomial(found):
         return found
-    return named(found, *_range(environment.bound_sympy(expr)))
+    return named(found, *_range(expr, environment.bound_sympy(expr), environment))
 
 
 def _settled(expr: Any, environment: Any) -> int | None:
@@ -158,7 +187,7 @@ def _symbol(symbol: Any, environment: Any) -> Expr:
         return size(str(symbol), LOWEST, None, 1, dtype=F64)
     if symbol not in environment.var_to_range:  # of a nested tensor: it is handed on, and no number
         return size(str(symbol), LOWEST, None, HINT)
-    low, high = _range(environment.var_to_range[symbol])
+    low, high = _range(symbol, environment.var_to_range[symbol], environment)
     return size(str(symbol), low, high, _hint(symbol, environment))
 
 
@@ -170,11 +199,22 @@ def _hint(symbol: Any, environment: Any) -> int:
     return HINT if seen is None else int(seen)
 
 
-def _range(found: Any) -> tuple[int, int | None]:
-    """A number that the program was given may be negative; a size never is."""
+def _range(expr: Any, found: Any, environment: Any) -> tuple[int, int | None]:
+    """A number that the program was given may be negative; a size never is. One that is computed of
+    sizes has no limit, which is to say that it is no larger than tensors are; any other may be
+    whatever 64 bits hold."""
     low = int(found.lower) if found.lower.is_Integer else LOWEST
     high = int(found.upper) if found.upper.is_Integer else UNLIMITED
-    return max(low, LOWEST), high if high < UNLIMITED else None
+    if high < UNLIMITED:
+        return max(low, LOWEST), high
+    counts = all(_is_dimension(symbol, environment) for symbol in expr.free_symbols)
+    return max(low, LOWEST), None if counts or low < 0 else GREATEST
+
+
+def _is_dimension(symbol: Any, environment: Any) -> bool:
+    """Whether a symbol is a size, a stride or an offset of an input: memory bounds it."""
+    sources = environment.var_to_sources.get(symbol, ())
+    return any(isinstance(source, TensorPropertySource) for source in sources)
 
 
 def _combined(op: str, operands: Iterable[Expr]) -> Expr:

@@ -26,7 +26,7 @@ from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
 from litz.ir.sizes import at_least, difference
 from litz.lower.bindings import Unchecked
 from litz.lower.registry import NotGenerated
-from litz.lower.symbols import size_of, sizes, strides
+from litz.lower.symbols import as_value, size_of, sizes, strides
 from litz.target import Target
 
 FROM_TORCH: dict[torch.dtype, DType] = {
@@ -271,7 +271,7 @@ def element(value: Value, position: Sequence[Expr], dtype: DType) -> Expr:
     if isinstance(value, View):
         return widen(value.at(broadcast(value, position)), dtype)
     if isinstance(value, Expr):
-        return widen(value, dtype)
+        return widen(as_value(value), dtype)
     if value is None:
         raise TypeError("an operand is missing")
     return const(value, dtype.compute)

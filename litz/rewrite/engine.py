@@ -111,8 +111,9 @@ class Rewriter:
         return transform(root, self._change, memo)
 
     def _change(self, node: Expr, args: tuple[Expr, ...]) -> Expr:
-        # An axis is known by its extent: were that rewritten, it would be another axis.
-        return node if node.op == "axis" else self.settle(rebuild(node, args))
+        # An axis is known by its extent: were that rewritten, it would be another axis. What a size
+        # is made of is computed by the call, where integers have any length.
+        return node if node.op in ("axis", "size") else self.settle(rebuild(node, args))
 
     def settle(self, node: Expr) -> Expr:
         """The normal form of a node whose operands are in normal form.

@@ -10,10 +10,11 @@ from functools import cache
 
 from litz.ir.expr import Expr, load, rebuild, transform
 from litz.ir.index import simplify
+from litz.ir.magnitude import ARITHMETIC, is_exact
 from litz.rewrite.cast_rules import CAST_RULES, ROUNDING_RULES
 from litz.rewrite.engine import Rewriter, Rule, RuleIndex
 from litz.rewrite.fold_rules import FOLD_RULES
-from litz.rewrite.index_facts import ARITHMETIC, COMPARISONS, IndexFacts
+from litz.rewrite.index_facts import DECIDABLE, decide
 from litz.rewrite.logic_rules import LOGIC_RULES
 from litz.rewrite.strength_rules import STRENGTH_RULES
 from litz.rewrite.value_rules import INTEGER_RULES, VALUE_RULES
@@ -27,7 +28,6 @@ TABLES: dict[str, list[Rule]] = {
     "strength": STRENGTH_RULES,
     "rounding": ROUNDING_RULES,
 }
-_DECIDABLE = COMPARISONS | {"min", "max"}
 
 
 @cache
@@ -41,7 +41,6 @@ class Simplifier:
 
     def __init__(self, emulate_precision_casts: bool = False) -> None:
         self._rewriter = Rewriter(_rule_index(emulate_precision_casts))
-        self._facts = IndexFacts()
         self._memo: dict[Expr, Expr] = {}
         self._indices: dict[Expr, Expr] = {}
 
@@ -57,23 +56,23 @@ class Simplifier:
         return result
 
     def _change(self, node: Expr, args: tuple[Expr, ...]) -> Expr:
-        if node.op == "axis":
-            return node
+        if node.op in ("axis", "size"):
+            return node  # what a size is made of is computed by the call, where nothing wraps
         if node.op == "load":
             # An index addresses memory, so it cannot wrap: the algebra holds for all of it.
             count = len(node.index)
             index = tuple(simplify(i, self._indices) for i in args[:count])
             return self._rewriter.settle(load(node.buffer, index, *args[count:]))
         result = rebuild(node, args)
-        if result.op not in ARITHMETIC or not self._facts.is_index(result):
+        if result.op not in ARITHMETIC or not is_exact(result):
             result = rebuild(result, tuple(self._index(a) for a in args))
-        if result.op in _DECIDABLE and all(self._facts.is_index(a) for a in result.args):
-            result = self._facts.decide(result) or result
+        if result.op in DECIDABLE:
+            result = decide(result) or result
         return self._rewriter.settle(result)
 
     def _index(self, value: Expr) -> Expr:
         """The value through the index algebra if it is arithmetic on axes and sizes."""
-        if value.op in ARITHMETIC and self._facts.is_index(value):
+        if value.op in ARITHMETIC and is_exact(value):
             return simplify(value, self._indices)
         return value
 

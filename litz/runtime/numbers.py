@@ -63,7 +63,16 @@ def tuple_text(sizes: Iterable[Expr]) -> str:
 def table_text(value: Expr) -> str:
     """A number as an entry of the table, which holds 64 bits: a float lends its own."""
     text = number_text(value)
-    return f"float_bits({text})" if value.dtype is F64 else text
+    if value.dtype is F64:
+        return f"float_bits({text})"
+    # Nothing that a call computes for a kernel may wrap: what eager does not take either, it
+    # refuses with these words of Python's.
+    return f"({text}.to_bytes(8, 'little', signed=True) and {text})" if _may_wrap(value) else text
+
+
+def _may_wrap(value: Expr) -> bool:
+    """Whether a size is a number that the program computed, and that might not fit 64 bits."""
+    return value.op == "size" and bool(value.args) and value.attr[1] <= -(1 << 62)
 
 
 def float_bits(number: float) -> int:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, axis, extent_of, integer, rebuild, reduce, transform, walk
-from litz.ir.index import coefficient, floordiv, modulo, ravel, simplify
+from litz.ir.index import coefficient, floordiv, modulo, ravel, simplify, simplify_values
 from litz.ir.program import Kernel, Phase, exprs_of, loads
 from litz.ir.sizes import at_least, count_of, is_polynomial, quotient
 
@@ -34,11 +34,15 @@ def replace_axes(
 def _in_phase(
     phase: Phase, places: Mapping[Expr, Axes], values: Mapping[Expr, Expr], memo: dict[Expr, Expr]
 ) -> Phase:
-    def rewritten(root: Expr) -> Expr:
-        return simplify(_substitute(root, values, places, memo))
+    def moved(root: Expr) -> Expr:
+        return _substitute(root, values, places, memo)
 
     stores = tuple(
-        replace(s, index=tuple(rewritten(i) for i in s.index), value=rewritten(s.value))
+        replace(
+            s,
+            index=tuple(simplify(moved(i)) for i in s.index),
+            value=simplify_values(moved(s.value)),
+        )
         for s in phase.stores
     )
     return Phase(_renamed(phase.inner, places), phase.is_reduction, stores)

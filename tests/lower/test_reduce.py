@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -228,3 +230,31 @@ def test_batch_norms_lay_images_out_as_eager_does(training: bool) -> None:
         x = image.detach().requires_grad_()
         ours, eager = (torch.autograd.grad(f(x).cos().sum(), x)[0] for f in (fast, norm))
         torch.testing.assert_close(ours, eager, check_stride=True)
+
+
+NO_DIMENSION = ("any", "all", "sum", "mean", "nansum", "var", "amax", "amin", "logsumexp")
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8, torch.bool, torch.int64])
+@pytest.mark.parametrize("dim", [(), []], ids=["tuple", "list"])
+def test_over_no_dimension(dim: object, dtype: torch.dtype, dynamic: bool) -> None:
+    """Some take an empty list for all dimensions, others for none."""
+    x = torch.tensor([[0, 1, 2], [3, 0, 0]]).to(dtype)
+    for name in NO_DIMENSION:
+        for kept in (False, True):
+            function = partial(getattr(torch, name), dim=dim, keepdim=kept)
+            if not takes(function, x):
+                continue
+            torch._dynamo.reset()
+            options = {"on_error": "raise"}
+            made = torch.compile(function, backend="litz", dynamic=dynamic, options=options)
+            torch.testing.assert_close(made(x), function(x), msg=f"{name}, {kept}")
+
+
+def test_what_eager_refuses_over_no_dimension_is_refused() -> None:
+    torch._dynamo.reset()
+    function = torch.compile(lambda x: torch.logsumexp(x, ()), backend="litz")
+    for call in (function, lambda x: torch.logsumexp(x, ())):
+        with pytest.raises(RuntimeError, match="broadcast shape"):
+            call(torch.ones(2, 3))

@@ -204,3 +204,29 @@ def test_embedding_gradient_adds_up_rows() -> None:
     (found,) = torch.autograd.grad(run(weight), weight)
     (expected,) = torch.autograd.grad(loss(weight), weight)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("points", [126, 127, 255, 256, 257, 512])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
+def test_means_of_integers_count_in_their_type(dtype: torch.dtype, points: int) -> None:
+    """Eager's count wraps, too: of 256 points there are none, and none is taken for one."""
+    x = torch.tensor([10, -7, 5]).to(dtype)
+    index = torch.zeros(points + 1, dtype=torch.int64)
+    index[-1] = 1
+
+    def program(x: torch.Tensor, i: torch.Tensor, s: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            made
+            for own in (True, False)
+            for made in (
+                x.scatter_reduce(0, i, s, "mean", include_self=own),
+                x.index_reduce(0, i, s, "mean", include_self=own),
+            )
+        ]
+
+    for number in (3, -5, -128):
+        source = torch.full((points + 1,), number).to(dtype)
+        litz.reset()
+        found = torch.compile(program, backend="litz", options=RAISE)(x, index, source)
+        for a, b in zip(found, program(x, index, source), strict=True):
+            assert torch.equal(a, b), (number, a, b)

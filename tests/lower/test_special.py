@@ -248,3 +248,18 @@ def test_the_interpreter_reads_the_bits_of_halves() -> None:
     y = torch.tensor([2.0, -9.0, -1.0, 3.3], dtype=torch.bfloat16)
     found = stages(torch.nextafter, x, y).lowered()[0]
     np.testing.assert_array_equal(found, torch.nextafter(x, y).float().numpy())
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rounding_to_any_number_of_decimals(dtype: torch.dtype) -> None:
+    """A power of ten that no float holds is infinite, and what is divided by it NaN or zero."""
+    x = torch.tensor([0.0, -0.0, 1.25, -3.457, 60000.0, 1e-8, 3e38, 1e300, math.inf, math.nan])
+    x = x.double().to(dtype)
+    counts = (1, 5, 38, 39, 308, 309, 310, 10**6)
+    given = [sign * count for count in counts for sign in (1, -1)]
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.round(x, decimals=n) for n in given]
+
+    for n, a, b in zip(given, compiled(program)(x), program(x), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True, msg=f"{n}: {a}, {b}")

@@ -21,7 +21,7 @@ from litz.codegen.llvm.ops import computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
 from litz.ir.expr import Expr, apply, axis, integer, load, rebuild, substitute, transform
-from litz.ir.index import coefficient, simplify, simplify_indices
+from litz.ir.index import coefficient, simplify, simplify_indices, simplify_values
 from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load
 from litz.ir.program import Buffer
 from litz.ir.scheduled import ScheduledKernel
@@ -288,7 +288,7 @@ class Sums(Block):
 
 def _written_out(operand: Expr, at: dict[Expr, Expr]) -> Expr:
     """The operand for one number of a group: what tells them apart is known."""
-    return simplify_indices(simplify(substitute(operand, at)))
+    return simplify_values(substitute(operand, at))
 
 
 class Offsets(Sums):

@@ -17,9 +17,10 @@ from litz.codegen.llvm.memory import Memory
 from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert
 from litz.codegen.llvm.scope import Scopes
 from litz.ir.checks import CHECK_OPS, DIVISOR, Site
-from litz.ir.dtypes import I64, DType
+from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, apply
 from litz.ir.index import ONE, bounds, is_nonnegative, to_poly
+from litz.ir.magnitude import is_exact
 
 INDEX = Type("i64", 1)
 
@@ -268,7 +269,7 @@ class Values:
         value, divisor = node.args
         x, y = args
         positive = is_nonnegative(to_poly(apply("sub", divisor, ONE)))
-        if positive and node.dtype is I64 and node.op != "truncdiv":
+        if positive and node.op != "truncdiv" and is_exact(value):
             span = bounds(to_poly(value))
             if span is not None and is_nonnegative(span[0]):
                 return self.b.emit(

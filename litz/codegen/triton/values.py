@@ -21,6 +21,7 @@ from litz.ir.checks import Site
 from litz.ir.dtypes import BOOL, F32, F64, I64, DType
 from litz.ir.expr import Expr, const, walk
 from litz.ir.index import ONE, Poly, bounds, from_poly, is_nonnegative, to_poly
+from litz.ir.magnitude import is_exact
 from litz.ir.program import Kernel, exprs_of
 from litz.ir.sizes import at_least, greatest, is_polynomial
 
@@ -375,7 +376,7 @@ class Values:
 
 def _divides_plainly(value: Expr, by: Expr) -> bool:
     """Whether division towards zero is the same as towards minus infinity."""
-    if not is_polynomial(by) or not at_least(by, ONE):
+    if not is_polynomial(by) or not at_least(by, ONE) or not is_exact(value):
         return False
     span = bounds(to_poly(value))
     return span is not None and is_nonnegative(span[0])

@@ -145,6 +145,7 @@ OPS: dict[str, Case] = {
     ),
     "constant_row": (lambda x: torch.ones_like(x).sum(1) + torch.arange(6).float(), (X,)),
     "arange": (lambda x: [torch.arange(20) * 3 + x, torch.arange(6).sum()], (X,)),
+    "arange_wraps": (lambda x: [torch.arange(40) * 2**58 // n for n in (2**50, 3, -7)], (X,)),
     "norms": (lambda x, w: [F.layer_norm(x, (20,), w[0]), F.normalize(x, dim=1), x.std(1)], (X, W)),
     "infinite_rows": (lambda x: [x.softmax(1), x.logsumexp(1), x.log_softmax(1)], (INFINITE,)),
     "log_softmax": (lambda x: [x.log_softmax(1), x.logsumexp(1), F.softmin(x, 0)], (X,)),

@@ -1,0 +1,81 @@
+"""Polynomials: how the index algebra reads sums and products.
+
+In: an i64 `Expr`. Out: a map from a monomial (atoms in order of creation) to its integer
+coefficient, and back. Example: `(i0 + 2) * 3` is `{(i0,): 3, (): 6}`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from litz.ir.expr import Expr, apply, integer
+
+Monomial = tuple[Expr, ...]
+Poly = dict[Monomial, int]
+MOST_TERMS = 64
+LIMIT, DIGIT = 1 << 63, 1 << 62
+
+
+@lru_cache(maxsize=4096)
+def to_poly(node: Expr) -> Poly:
+    """Read an expression as a polynomial over its atoms; shared, so never to be changed."""
+    if node.is_const:
+        return {(): node.attr} if node.attr else {}
+    if node.op in ("add", "sub", "mul", "neg"):
+        parts = [to_poly(a) for a in node.args]
+        # A large product stays one atom: written out, a chain of squares would grow without end.
+        if node.op != "mul" or len(parts[0]) * len(parts[1]) <= MOST_TERMS:
+            return combine(node.op, parts)
+    return {(node,): 1}
+
+
+def combine(op: str, parts: list[Poly]) -> Poly:
+    """The sum, difference, product or negation of polynomials."""
+    if op == "mul":
+        left, right = parts
+        product: Poly = {}
+        for m, a in left.items():
+            for n, b in right.items():
+                key = tuple(sorted(m + n, key=_serial))
+                product[key] = product.get(key, 0) + a * b
+        return {m: c for m, c in product.items() if c}
+    if op == "neg":
+        return {m: -c for m, c in parts[0].items()}
+    total = dict(parts[0])
+    sign = -1 if op == "sub" else 1
+    for m, c in parts[1].items():
+        total[m] = total.get(m, 0) + sign * c
+    return {m: c for m, c in total.items() if c}
+
+
+def _serial(node: Expr) -> int:
+    return node.serial
+
+
+def from_poly(poly: Poly) -> Expr:
+    """Write a polynomial as an expression, the same one every time."""
+    # Of sizes alone it is a number that a call computes; else a kernel does, in 64 bits.
+    number = whole if all(atom.op == "size" for m in poly for atom in m) else integer
+    constant = poly.get((), 0)
+    total: Expr | None = None
+    for monomial in sorted((m for m in poly if m), key=lambda m: [a.serial for a in m]):
+        term = monomial[0]
+        for atom in monomial[1:]:
+            term = apply("mul", term, atom)
+        if poly[monomial] != 1:
+            term = apply("mul", term, number(poly[monomial]))
+        total = term if total is None else apply("add", total, term)
+    if total is None:
+        total = number(constant)
+    elif constant:
+        total = apply("add", total, number(constant))
+    return total
+
+
+def whole(number: int) -> Expr:
+    """A number of any length. One that 64 bits do not hold is a sum of products of such: a kernel
+    computes what is left of it in 64 bits, as of any product, and a call computes it exactly."""
+    if abs(number) < LIMIT:
+        return integer(number)
+    high, low = divmod(number, DIGIT)
+    return apply("add", apply("mul", whole(high), integer(DIGIT)), integer(low))
