@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
+from litz.ir.dtypes import EIGHTHS
 from litz.ir.expr import Expr, apply, cast, const, rebuild, walk
 from litz.ir.program import Buffer, Extern, Loop, exprs_of, loads, read, written
 
@@ -68,7 +69,7 @@ def kept_bits(value: Expr) -> Expr:
     """narrow(where(c, cast(x), y)) -> where(c, x, narrow(y)): a stored value without the way there
     and back of elements that are only chosen. It would make another NaN of some, and the program
     may have looked at integers as halves. For values as they are stored: further inside a kernel
-    a half is wide."""
+    a half is wide. (Triton has no constants of eight bits: choices with such are left alone.)"""
     if value.op not in ("narrow", "cast") or not value.dtype.is_narrow:
         return value
     (root,), done = value.args, dict[Expr, Expr]()
@@ -84,6 +85,8 @@ def kept_bits(value: Expr) -> Expr:
             done[node] = apply("where", node.args[0], *(done[a] for a in inside))
         elif node.op == "cast" and node.args[0].dtype is value.dtype:
             done[node], copies = node.args[0], True
+        elif node.is_const and value.dtype in EIGHTHS:
+            return value
         elif node.is_const:
             done[node] = const(node.attr, value.dtype)
         else:
