@@ -21,6 +21,7 @@ from litz.ir.dtypes import BOOL, EIGHTHS, F64
 from litz.ir.expr import Expr, apply, size, walk
 from litz.ir.graph import ROUNDED, Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
+from litz.ir.overflow import overflows
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -196,6 +197,8 @@ TORCH_NAMES = {dtype: str(known) for known, dtype in FROM_TORCH.items()}
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
 # Differences that a program spells the other way round.
 REVERSED = ("aten.rsub.Scalar", "aten.rsub.Tensor")
+# Quotients by another name.
+QUOTIENTS = ("aten.floor_divide.default", "aten.floor_divide.Scalar")
 
 
 def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
@@ -216,10 +219,11 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     low.rounds = bool(node.meta.get(ROUNDED))
     low.by_element = node.target in TEMPLATES and _is_by_element(node)
     low.asked = str(node.meta.get("original_aten") or node.target)
-    low.by_program = low.asked in (str(node.target), *CASTS, *REVERSED)
+    low.by_program = low.asked in (str(node.target), *CASTS, *REVERSED, *QUOTIENTS)
     _check_supported(low, like)
     lowering = None if told.binds else rule_for(node.target)  # what tells sizes is asked for them
-    if low.by_program and _is_refused(low, args, kwargs):
+    refused = low.by_program and _is_refused(low, args, kwargs)
+    if refused or (low.by_program and _overflows(node, like, args, kwargs)):
         lowering = None  # and ATen says why
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
@@ -260,6 +264,11 @@ def _is_refused(low: Lowering, args: Any, kwargs: dict[str, Any]) -> bool:
         return False
     views = (v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View))
     return refuses(low.asked, (TORCH_NAMES.get(v.dtype, v.dtype.name) for v in views))
+
+
+def _overflows(node: torch.fx.Node, like: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether eager may refuse a number that the type of the result does not hold."""
+    return isinstance(like, torch.Tensor) and overflows(node.target, args, kwargs, like.dtype)
 
 
 def _is_by_element(node: torch.fx.Node) -> bool:
