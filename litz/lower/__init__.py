@@ -7,6 +7,7 @@ that stays with ATen. Example: `aten.relu(x)` becomes `loop i0 < 8: t0[i0] = max
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from litz.ir.program import (
     exprs_of,
 )
 from litz.ir.refused import may_refuse, refuses
-from litz.ir.sizes import roots, sizes_of, used_in
+from litz.ir.sizes import roots, sizes_of, solution, used_in
 from litz.lower import (
     attention,
     convolution,
@@ -172,9 +173,11 @@ def _argument(given: Any) -> Expr:
     return found.args[0] if found.dtype is BOOL else found
 
 
-def _shown(item: Buffer | Expr) -> tuple[Expr, ...]:
-    """The sizes that an argument shows as they are."""
-    return (*item.shape, *item.strides) if isinstance(item, Buffer) else (item,)
+def _shown(item: Buffer | Expr) -> Iterator[Expr]:
+    """The sizes that an argument shows, as they are or as `2 * s0 + 1` shows s0."""
+    for n in (*item.shape, *item.strides) if isinstance(item, Buffer) else (item,):
+        yield n
+        yield from (s for s in roots(n) if solution(s, n) is not None)
 
 
 def _attribute(low: Lowering, graph: Graph, path: str) -> Any:
