@@ -26,8 +26,9 @@ from torch.utils import _pytree as pytree
 
 from litz.capture.foreach import foreach_decompositions
 from litz.capture.losses import loss_decompositions
-from litz.ir.dtypes import BF16, F16
+from litz.ir.dtypes import BF16, F16, F32
 from litz.ir.expr import const
+from litz.ir.overflow import overflows
 from litz.ir.refused import may_refuse, refuses
 
 aten = torch.ops.aten
@@ -231,17 +232,16 @@ def _channel_shuffle(torchs: Callable[..., Any], x: torch.Tensor, groups: int) -
 
 def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
     """Both numbers in the type of the tensor; torch's decomposition takes integers through floats,
-    which do not hold them."""
-    if not _is_held(threshold, x.dtype) or not _is_held(value, x.dtype):
-        return NotImplemented
+    which do not hold them. On a CPU, halves are compared with a float32."""
 
-    def number(given: float) -> float:
-        half = {torch.float16: F16, torch.bfloat16: BF16}.get(x.dtype)
+    def number(given: float, half: Any) -> float:
         if half is not None:
             return float(const(given, half).attr)
         return given if x.dtype.is_floating_point else int(given)
 
-    return torch.where(x <= number(threshold), number(value), x)
+    half = {torch.float16: F16, torch.bfloat16: BF16}.get(x.dtype)
+    wide = F32 if half is not None and x.device.type == "cpu" else half
+    return torch.where(x <= number(threshold, wide), number(value, half), x)
 
 
 def _addcmul(
@@ -267,7 +267,7 @@ def _index_add(
 ) -> Any:  # fmt: skip
     """Whole slices, each added where its index says. Torch's own goes through `index_put`, which
     takes negative indices, and eager refuses them."""
-    if x.dtype.is_complex or index.dtype not in SLICE_INDICES or not _is_held(alpha, x.dtype):
+    if x.dtype.is_complex or index.dtype not in SLICE_INDICES:
         return NotImplemented
     if x.dtype is torch.bool:  # a factor of them is one as well
         alpha = bool(alpha != 0)
@@ -281,17 +281,6 @@ def _index_add(
     # Eager's kernel is another one here, and what it raises for an index outside is, too.
     scaled = source if alpha == 1 else source * alpha
     return aten.scatter_reduce.two(x, dim, places, scaled, "sum")
-
-
-def _is_held(number: Any, dtype: torch.dtype) -> bool:
-    """Whether eager takes a number for one of a type: integers that are too large it refuses, and
-    negative ones of an unsigned type wrap around."""
-    if isinstance(number, complex) or dtype.is_floating_point or dtype.is_complex:
-        return not isinstance(number, complex) or dtype.is_complex
-    if dtype is torch.bool:
-        return True
-    info = torch.iinfo(dtype)
-    return bool((info.min or -info.max) <= number <= info.max)
 
 
 def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
@@ -310,8 +299,6 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> A
     """Slices that are one number. Negative indices count from the end here, which torch's own, made
     of `index_copy`, would not let them."""
     if index.dtype is not torch.int64:  # eager takes no other index
-        return NotImplemented
-    if not isinstance(value, torch.Tensor) and not _is_held(value, x.dtype):
         return NotImplemented
     row = x if x.dim() else x.reshape(1)
     if not isinstance(value, torch.Tensor):
@@ -477,12 +464,15 @@ _DEPTH = _Depth()
 
 
 def _unless_refused(op: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """An op stays whole in types for which eager's kernel raises: ATen then raises as well. Ops
-    that a decomposition is made of may be given any type, since eager never sees them."""
+    """An op stays whole in types for which eager's kernel raises, and with numbers that its type
+    does not hold: ATen then raises as well. Ops that a decomposition is made of may be given any,
+    since eager never sees them."""
     asked = may_refuse(str(op))
 
     def taken_apart(*args: Any, **kwargs: Any) -> Any:
-        if asked and not _DEPTH.inside and _is_refused(op, args, kwargs):
+        if not _DEPTH.inside and (
+            (asked and _is_refused(op, args, kwargs)) or _overflows(op, args, kwargs)
+        ):
             return NotImplemented
         _DEPTH.inside += 1
         try:
@@ -498,3 +488,12 @@ def _is_refused(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     if kwargs.get("dtype") is not None or any(t.device.type != "cpu" for t in tensors):
         return False
     return refuses(str(op), (str(t.dtype) for t in tensors))
+
+
+def _overflows(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    leaves = pytree.tree_leaves((args, kwargs))
+    first = next((t.dtype for t in leaves if isinstance(t, torch.Tensor)), None)
+    dtype = kwargs.get("dtype") or first
+    if "_foreach_" in str(op) and any(isinstance(n, float) for n in leaves):
+        dtype = first and torch.promote_types(first, torch.float16)  # over lists, types promote
+    return dtype is not None and overflows(op, args, kwargs, dtype)

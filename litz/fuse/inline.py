@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from litz.config import Config
 from litz.fuse.prologues import STORED, Prologues, Verdicts, rounded
+from litz.fuse.walked import checks_of, unrolled, walked
 from litz.ir.attention import Axes, loop_attention, walk_of
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import Expr, walk
@@ -64,6 +65,8 @@ class _Value:
     cost_again: int = 0  # cost of the chain below it that is already computed more than once
     # Its own axes that some site reads at an index which has to be checked.
     checked: set[Expr] = field(default_factory=set)
+    # For each site, which of its own axes are walked whole there.
+    walks: set[frozenset[Expr]] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,13 @@ class _Inliner:
         self.readers: dict[Buffer, list[int]] = defaultdict(list)
         self.kept: set[Buffer] = set()
         self.static = set(program.static)  # and what is made of it alone
+        # The axes that checks depend on, by the buffer whose values make them.
+        self.checks: dict[Buffer, set[frozenset[Expr]]] = {}
         for step in program.body:
             if isinstance(step, Loop) and self._is_static(step):
                 self.static.update(written(step))
+            if isinstance(step, Loop) and (made := checks_of(step.stores[0])):
+                self.checks[step.stores[0].buffer] = made
         self.products = {
             position for position, step in enumerate(program.body)
             if isinstance(step, Loop) and (loop_product(step) or loop_windows(step))
@@ -175,9 +182,13 @@ class _Inliner:
                 continue
             inside = reader in self.inlined
             onward = values[reader].sites if inside else {(reader, ())}
-            for node in loads(consumer.stores[0].value, *consumer.stores[0].index):
-                if node.buffer != target:
-                    continue
+            given = loads(consumer.stores[0].value, *consumer.stores[0].index)
+            nodes = [node for node in given if node.buffer == target]
+            if self.checks:
+                whole = {frozenset((*consumer.axes, *consumer.reduced))}
+                walks = _walks(own_place, nodes, values[reader].walks if inside else whole)
+                result.walks.update(walks)
+            for node in nodes:
                 aligned = node.index == own_place and node.guard is None
                 for root, place in onward:
                     result.sites.add((root, place if aligned else (*place, node)))
@@ -310,6 +321,9 @@ class _Inliner:
                 return "an integer division must not run where a guard is false"
         if value.checked - step.stores[0].value.axes:
             return "its reader checks an index on which it does not depend"
+        for needed in self.checks.get(step.stores[0].buffer, ()):
+            if not any(needed <= whole for whole in value.walks):
+                return "its readers skip places that eager checks"
         return None
 
     # -- substituting ------------------------------------------------------------------------
@@ -340,6 +354,17 @@ class _Inliner:
                 made = Loop(step.axes, step.reduced, (final,), ordered)
                 result.append(rounded(made) if self.prologues and used else made)
         return result
+
+
+def _walks(
+    place: tuple[Expr, ...], nodes: list[Expr], whole: set[frozenset[Expr]]
+) -> set[frozenset[Expr]]:
+    """The axes of a value that each of its loads walks whole, or all of them together do."""
+    together = unrolled(place, nodes)
+    none: frozenset[Expr] = frozenset()
+    return {
+        walked(place, node, axes) | together.get(node, none) for node in nodes for axes in whole
+    }
 
 
 def _repeats(node: Expr, consumer: Loop) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from math import gcd
 from typing import Any
 
+from litz.ir.dtypes import I64
 from litz.ir.expr import Expr, apply, integer, size, walk
 from litz.ir.index import (
     ONE,
@@ -171,6 +172,15 @@ def content(poly: Poly) -> tuple[int, Expr]:
     if not number:
         return 0, integer(1)
     return number, from_poly({m: c // number for m, c in poly.items()})
+
+
+def solution(symbol: Expr, value: Expr) -> tuple[int, int] | None:
+    """factor and rest, two numbers, with value = factor * symbol + rest; None if there are none. So
+    who is shown `2 * s0 + 1` knows s0, as an exact quotient."""
+    poly = to_poly(value) if value.dtype is I64 else {}
+    factor, rest = poly.get((symbol,), 0), poly.get((), 0)
+    alone = set(poly) <= {(symbol,), ()}
+    return (factor, rest) if factor and alone else None
 
 
 def span(buffer: Buffer) -> Expr:

@@ -7,6 +7,7 @@ that stays with ATen. Example: `aten.relu(x)` becomes `loop i0 < 8: t0[i0] = max
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from litz.ir.dtypes import BOOL, EIGHTHS, F64
 from litz.ir.expr import Expr, apply, size, walk
 from litz.ir.graph import ROUNDED, Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
+from litz.ir.overflow import overflows
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -32,7 +34,7 @@ from litz.ir.program import (
     exprs_of,
 )
 from litz.ir.refused import may_refuse, refuses
-from litz.ir.sizes import roots, sizes_of, used_in
+from litz.ir.sizes import roots, sizes_of, solution, used_in
 from litz.lower import (
     attention,
     convolution,
@@ -171,9 +173,11 @@ def _argument(given: Any) -> Expr:
     return found.args[0] if found.dtype is BOOL else found
 
 
-def _shown(item: Buffer | Expr) -> tuple[Expr, ...]:
-    """The sizes that an argument shows as they are."""
-    return (*item.shape, *item.strides) if isinstance(item, Buffer) else (item,)
+def _shown(item: Buffer | Expr) -> Iterator[Expr]:
+    """The sizes that an argument shows, as they are or as `2 * s0 + 1` shows s0."""
+    for n in (*item.shape, *item.strides) if isinstance(item, Buffer) else (item,):
+        yield n
+        yield from (s for s in roots(n) if solution(s, n) is not None)
 
 
 def _attribute(low: Lowering, graph: Graph, path: str) -> Any:
@@ -196,6 +200,8 @@ TORCH_NAMES = {dtype: str(known) for known, dtype in FROM_TORCH.items()}
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
 # Differences that a program spells the other way round.
 REVERSED = ("aten.rsub.Scalar", "aten.rsub.Tensor")
+# Quotients by another name.
+QUOTIENTS = ("aten.floor_divide.default", "aten.floor_divide.Scalar")
 
 
 def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
@@ -216,10 +222,11 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
     low.rounds = bool(node.meta.get(ROUNDED))
     low.by_element = node.target in TEMPLATES and _is_by_element(node)
     low.asked = str(node.meta.get("original_aten") or node.target)
-    low.by_program = low.asked in (str(node.target), *CASTS, *REVERSED)
+    low.by_program = low.asked in (str(node.target), *CASTS, *REVERSED, *QUOTIENTS)
     _check_supported(low, like)
     lowering = None if told.binds else rule_for(node.target)  # what tells sizes is asked for them
-    if low.by_program and _is_refused(low, args, kwargs):
+    refused = low.by_program and _is_refused(low, args, kwargs)
+    if refused or (low.by_program and _overflows(node, like, args, kwargs)):
         lowering = None  # and ATen says why
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
@@ -260,6 +267,11 @@ def _is_refused(low: Lowering, args: Any, kwargs: dict[str, Any]) -> bool:
         return False
     views = (v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View))
     return refuses(low.asked, (TORCH_NAMES.get(v.dtype, v.dtype.name) for v in views))
+
+
+def _overflows(node: torch.fx.Node, like: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether eager may refuse a number that the type of the result does not hold."""
+    return isinstance(like, torch.Tensor) and overflows(node.target, args, kwargs, like.dtype)
 
 
 def _is_by_element(node: torch.fx.Node) -> bool:

@@ -15,6 +15,7 @@ import torch
 
 from litz.ir.dtypes import BOOL, F16, F32, DType
 from litz.ir.expr import Expr, apply, cast, const
+from litz.ir.index import ONE
 from litz.lower.checked import checked_divisor
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, Value, View, dtype_of, element, to_storage
@@ -27,19 +28,23 @@ def map_elements(
     rounds: bool = False,
 ) -> View:  # fmt: skip
     """result[p] = function(operand[p]...), operands converted to `dtype` first. If it `rounds`,
-    numbers become half types first, too: bfloat16(0.1) == 0.1 is true then."""
+    numbers become half types first, too: bfloat16(0.1) == 0.1 is true then. A number in front of a
+    tensor always does on a CPU: eager's kernels there know of none but the second operand."""
     kinds = [v.dtype.kind for v in operands if isinstance(v, View)] + [dtype.kind]
     if "x" in kinds or dtype_of(like.dtype).kind == "x":
         raise NotGenerated("a type that is not generated")
     # What torch takes an op apart into computes with numbers as that op's own kernel would.
     may_round = dtype.is_half and low.by_program
 
-    def operand(value: Value, place: tuple[Expr, ...]) -> Expr:
-        found = element(value, place, dtype)
-        half = may_round and is_number(value) and (rounds or _lies_on_gpu(low, value))
-        return _as_half(found, dtype) if half else found
+    first = len(operands) == 2 and low.target.kind == "cpu"
 
-    return low.pointwise(like, lambda p: function(*(operand(v, p) for v in operands)))
+    def operand(k: int, place: tuple[Expr, ...]) -> Expr:
+        value = operands[k]
+        found = element(value, place, dtype)
+        asked = rounds or (first and not k) or _lies_on_gpu(low, value)
+        return _as_half(found, dtype) if may_round and asked and is_number(value) else found
+
+    return low.pointwise(like, lambda p: function(*(operand(k, p) for k in range(len(operands)))))
 
 
 def is_number(value: Value) -> bool:
@@ -118,11 +123,6 @@ def _round_kept(op: str, x: Expr) -> Expr:
     return apply(op, x) if x.dtype.is_float else x
 
 
-def _relu(x: Expr) -> Expr:
-    """NaN stays NaN: max propagates it."""
-    return apply("max", x, const(0, x.dtype))
-
-
 def _sign(x: Expr) -> Expr:
     if x.dtype.is_float:
         return apply("sign", x)
@@ -147,7 +147,7 @@ SAME_TYPE_FUNCTIONS: dict[str, Scalar] = {
     "abs": _absolute,
     "sign": _sign,
     "sgn": _sign,
-    "relu": _relu,
+    "relu": lambda x: apply("max", x, const(0, x.dtype)),  # which propagates NaN
     "floor": partial(_round_kept, "floor"),
     "ceil": partial(_round_kept, "ceil"),
     "trunc": partial(_round_kept, "trunc"),
@@ -309,36 +309,47 @@ def _divide_by_mode(
 ) -> Value:
     functions: dict[str | None, Scalar] = {
         None: partial(apply, "div"),
-        "floor": partial(_floor_divide, low),
-        "trunc": partial(_truncate_divide, low),
+        "floor": partial(_floor_divide, low, _rounding(low, like, y)),
+        "trunc": partial(_truncate_divide, low, _rounding(low, like, y)),
     }
     return map_elements(low, like, functions[rounding_mode], [x, y], dtype_of(like.dtype))
 
 
 @rule("floor_divide")
 def _lower_floor_divide(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
-    return map_elements(low, like, partial(_floor_divide, low), [x, y], dtype_of(like.dtype))
+    return _divide_by_mode(low, like, x, y, "floor")
 
 
-def _truncate_divide(low: Lowering, x: Expr, y: Expr) -> Expr:
+def _rounding(low: Lowering, like: torch.Tensor, divisor: Value) -> Callable[[Expr], Expr]:
+    """What becomes of each step of a quotient that is then cut off to an integer, where an ulp
+    decides. Eager's kernels for the CPU divide halves by one number in float32, and by several in
+    the half type itself, which rounds at every step."""
+    dtype = dtype_of(like.dtype)
+    one = not isinstance(divisor, View) or all(n is ONE for n in divisor.shape)
+    if one or not dtype.is_half or low.target.kind != "cpu" or not low.by_program:
+        return lambda value: value
+    return partial(_as_half, dtype=dtype)
+
+
+def _truncate_divide(low: Lowering, rounded: Callable[[Expr], Expr], x: Expr, y: Expr) -> Expr:
     if not x.dtype.is_float:
         return apply("truncdiv", x, checked_divisor(low, y))
-    return apply("trunc", apply("div", x, y))
+    return apply("trunc", rounded(apply("div", x, y)))
 
 
-def _floor_divide(low: Lowering, x: Expr, y: Expr) -> Expr:
+def _floor_divide(low: Lowering, rounded: Callable[[Expr], Expr], x: Expr, y: Expr) -> Expr:
     """Python's floor division: exact where floor(x / y) would round up; x / 0 is inf or NaN."""
     if not x.dtype.is_float:
         return apply("floordiv", x, checked_divisor(low, y))
     zero, one, half = (const(v, x.dtype) for v in (0, 1, 0.5))
-    remainder = apply("fmod", x, y)
-    quotient = apply("div", apply("sub", x, remainder), y)
+    remainder = apply("fmod", x, y)  # exact in any type
+    quotient = rounded(apply("div", rounded(apply("sub", x, remainder)), y))
     crossed = apply(
         "and",
         apply("ne", remainder, zero),
         apply("ne", apply("lt", y, zero), apply("lt", remainder, zero)),
     )
-    quotient = apply("where", crossed, apply("sub", quotient, one), quotient)
+    quotient = apply("where", crossed, rounded(apply("sub", quotient, one)), quotient)
     floor = apply("floor", quotient)
     up = apply("gt", apply("sub", quotient, floor), half)
     floor = apply("where", up, apply("add", floor, one), floor)

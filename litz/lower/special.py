@@ -223,11 +223,9 @@ _WORDS: dict[DType, tuple[DType, int]] = {
 @rule("nextafter")
 def _lower_next_after(low: Lowering, like: torch.Tensor, x: View, y: View) -> Value:
     dtype = dtype_of(like.dtype)
-
-    def value(p: tuple[Expr, ...]) -> Expr:
-        return _next_after(dtype, element(x, p, dtype), element(y, p, dtype))
-
-    return low.pointwise(like, value)
+    if dtype not in _WORDS:
+        raise NotGenerated("a type that eager refuses")
+    return map_elements(low, like, partial(_next_after, dtype), [x, y], dtype, rounds=True)
 
 
 def _next_after(dtype: DType, x: Expr, y: Expr) -> Expr:

@@ -16,7 +16,7 @@ from litz.errors import SizeUnknown
 from litz.ir.dtypes import F64, I64
 from litz.ir.expr import Expr
 from litz.ir.program import Buffer, Extern, Plan, ViewArg, read, written
-from litz.ir.sizes import symbols
+from litz.ir.sizes import solution, symbols
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=",
@@ -120,17 +120,28 @@ def _leaves(value: Any) -> Iterator[Expr]:
 
 
 def source_of(symbol: Expr, inputs: Iterable[tuple[Buffer | Expr, str]]) -> str:
-    """Where a call finds a size: an argument, or a dimension of one."""
+    """Where a call finds a size: an argument, a dimension of one, or what is computed of such."""
     if symbol.args:
         return number_text(symbol.args[0])
+    shown = list(_shown(inputs))
+    for value, text in shown:
+        if value is symbol:
+            return text
+    for value, text in shown:
+        solved = solution(symbol, value)
+        if solved is not None:
+            factor, rest = solved
+            text = f"{text} - {rest}" if rest > 0 else f"{text} + {-rest}" if rest else text
+            return text if factor == 1 else f"({text}) // {factor}"
+    raise SizeUnknown(str(symbol), "no argument of the call shows it")
+
+
+def _shown(inputs: Iterable[tuple[Buffer | Expr, str]]) -> Iterator[tuple[Expr, str]]:
+    """Sizes and strides that a call is given, each with its text."""
     for item, name in inputs:
-        if item is symbol:
-            return name
         if not isinstance(item, Buffer):
+            yield item, name
             continue
         for d, (n, step) in enumerate(zip(item.shape, item.strides, strict=True)):
-            if n is symbol:
-                return f"{name}.shape[{d}]"
-            if step is symbol:
-                return f"{name}.stride({d})"
-    raise SizeUnknown(str(symbol), "no argument of the call shows it")
+            yield n, f"{name}.shape[{d}]"
+            yield step, f"{name}.stride({d})"

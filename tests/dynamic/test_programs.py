@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from litz import backend
-from litz.capture import is_symbolic
+from litz.capture import decompositions, is_symbolic
 from litz.compiler import compile_graph
+from litz.config import snapshot
 from litz.errors import InternalError, SizeUnknown
 from tests import draws
 from tests.dynamic.symbolic import Symbolic, marked
@@ -318,3 +321,23 @@ def test_a_graph_of_each_size_keeps_what_only_acts() -> None:
     assert noted == [9, 16, 16]
     with pytest.raises(RuntimeError, match="a positive sum"):
         run(-torch.ones(9))
+
+
+@pytest.mark.parametrize("grown", [lambda x: torch.cat([x, x[:1]]), lambda x: torch.cat([x, x])])
+def test_a_size_that_is_only_shown_as_a_sum_or_a_multiple_is_solved(grown: Any) -> None:
+    """A graph that is given `s0 + 1` or `2 * s0` rows, and nothing that shows s0 itself."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    base = mode.from_tensor(torch.randn(5, 4))
+    with mode:
+        given = grown(base)
+    assert base.shape[0].node.expr not in [n.node.expr for n in given.shape]  # type: ignore
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.softmax(0) * 2 + x.shape[0]]
+
+    module = make_fx(program, tracing_mode="real", decomposition_table=decompositions())(given)
+    graph, _ = compile_graph(module, "inference", snapshot({}))
+    for rows in (3, 5, 8):
+        x = grown(torch.randn(rows, 4))
+        (mine,) = graph([x])
+        torch.testing.assert_close(mine, program(x)[0])

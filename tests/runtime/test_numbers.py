@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from litz.ir.dtypes import BOOL, F64, I64
-from litz.ir.expr import apply, cast, const, integer, size
-from litz.runtime.numbers import float_bits, number_text, table_text
+from litz.errors import SizeUnknown
+from litz.ir.dtypes import BOOL, F32, F64, I64
+from litz.ir.expr import Expr, apply, cast, const, integer, size
+from litz.ir.program import Buffer
+from litz.runtime.numbers import float_bits, number_text, source_of, table_text
 
 FLOATS = [0.0, -0.0, 0.1, -2.5, 5e-324, 1.7976931348623157e308, math.inf, -math.inf, math.nan]
 INTEGERS = [0, -1, 2**53 + 1, 2**63 - 1, -(2**63)]
@@ -53,3 +55,21 @@ def test_signs_bind_as_they_should() -> None:
 def test_a_remainder_is_pythons(divisor: float) -> None:
     rest = apply("remainder", cast(size("u0"), F64), const(divisor, F64))
     assert _read(number_text(rest), u0=12) == 12 % divisor
+
+
+def test_a_size_is_solved_from_what_shows_it() -> None:
+    s, t = size("s0"), size("s1")
+    more, twice = apply("add", s, integer(1)), apply("mul", s, integer(2))
+    odd = apply("sub", twice, integer(3))
+
+    def source(*shape: Expr) -> str:
+        return source_of(s, [(Buffer("x", F32, shape, shape, "cpu"), "x0")])
+
+    assert source(integer(4), more) == "x0.shape[1] - 1"
+    assert source(more, s) == "x0.shape[1]"
+    assert source(twice) == "(x0.shape[0]) // 2"
+    assert source(odd) == "(x0.shape[0] + 3) // 2"
+    assert source_of(s, [(more, "a0")]) == "a0 - 1"
+    for unknown in (apply("add", s, t), apply("mul", s, s), apply("floordiv", s, integer(2))):
+        with pytest.raises(SizeUnknown):
+            source(unknown)
