@@ -27,6 +27,7 @@ from litz.ir.index import (
     simplify,
     to_poly,
 )
+from litz.ir.order import order
 from litz.ir.product import loop_product
 from litz.ir.program import Buffer, Loop
 from litz.ir.sizes import count_of, is_polynomial, quotient
@@ -310,7 +311,7 @@ def _mixed_radix(row: Expr, rows: Expr) -> tuple[Expr, ...] | None:
     """Axes whose row-major number `row` is, slowest first; None if it is no such number."""
     terms: list[tuple[Expr, Expr]] = []
     left = row
-    for variable in sorted(row.axes, key=lambda a: a.serial):
+    for variable in sorted(row.axes, key=order):
         found = coefficient(left, variable)
         if found is None or not is_polynomial(found[0]):
             return None

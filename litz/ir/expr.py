@@ -9,7 +9,6 @@ often its values are used. Example: `add(axis("i0", 8), const(1, I64))` prints a
 
 from __future__ import annotations
 
-import itertools
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,14 +33,14 @@ UNSEEN = -1  # a magnitude that nobody has asked for yet
 # that dies takes its own entry with it, and no younger one of the same key. Caches keyed by nodes
 # (`lru_cache`, `simple`) keep alive what they hold, so that a key is never another node's.
 _NODES: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
-_SERIAL = itertools.count()
 
 
 class Expr:
     """A node. `op` names its kind, `attr` holds what is not an expression (value, name, buffer)."""
 
     __slots__ = (
-        "__weakref__", "args", "attr", "axes", "dtype", "magnitude", "op", "serial", "simple",
+        "__weakref__", "args", "attr", "axes", "digest", "dtype", "magnitude", "op", "order",
+        "simple",
     )  # fmt: skip
 
     op: str
@@ -49,9 +48,10 @@ class Expr:
     attr: Any
     dtype: DType
     axes: frozenset[Expr]  # the free axis variables below this node
-    serial: int  # order of creation: sums print and compare in it
     simple: Expr | None  # the simplified form, once `ir/index.py` has found it
     magnitude: int | None  # how large it can get, once `ir/magnitude.py` has found it
+    digest: str | None  # its structure as text, and where it stands among other nodes,
+    order: tuple[int, int, str, str] | None  # once `ir/order.py` has found them
 
     def __repr__(self) -> str:
         try:
@@ -118,7 +118,8 @@ def _node(op: str, args: tuple[Expr, ...], attr: Any, dtype: DType) -> Expr:
         return found
     node = object.__new__(Expr)
     node.op, node.args, node.attr, node.dtype = op, args, attr, dtype
-    node.serial, node.simple, node.magnitude = next(_SERIAL), None, UNSEEN
+    node.simple = node.digest = node.order = None
+    node.magnitude = UNSEEN
     if op == "axis":
         node.axes = frozenset((node,))
     elif op == "reduce":

@@ -18,6 +18,7 @@ from math import gcd
 
 from litz.ir.expr import Expr, apply, integer, load, rebuild, transform
 from litz.ir.magnitude import ARITHMETIC, LIMIT, is_exact
+from litz.ir.order import order
 from litz.ir.poly import Monomial, combine
 from litz.ir.poly import Poly as Poly
 from litz.ir.poly import from_poly as from_poly
@@ -188,7 +189,7 @@ def split_evenly(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
 
 def _split_by_sum(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     """The same by a sum: by its longest term, unless what is left is no shorter for it."""
-    lead = max(divisor, key=lambda m: [len(m), *(a.serial for a in m)], default=())
+    lead = max(divisor, key=lambda m: [len(m), *(order(a) for a in m)], default=())
     whole, _ = split_evenly(poly, {lead: divisor[lead]}) if lead else ({}, poly)
     rest = combine("sub", [poly, combine("mul", [whole, divisor])])
     return (whole, rest) if len(rest) < len(poly) else ({}, poly)

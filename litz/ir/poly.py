@@ -1,6 +1,6 @@
 """Polynomials: how the index algebra reads sums and products.
 
-In: an i64 `Expr`. Out: a map from a monomial (atoms in order of creation) to its integer
+In: an i64 `Expr`. Out: a map from a monomial (its atoms in `order`) to its integer
 coefficient, and back. Example: `(i0 + 2) * 3` is `{(i0,): 3, (): 6}`.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from litz.ir.expr import Expr, apply, integer
+from litz.ir.order import order
 
 Monomial = tuple[Expr, ...]
 Poly = dict[Monomial, int]
@@ -36,7 +37,7 @@ def combine(op: str, parts: list[Poly]) -> Poly:
         product: Poly = {}
         for m, a in left.items():
             for n, b in right.items():
-                key = tuple(sorted(m + n, key=_serial))
+                key = tuple(sorted(m + n, key=order))
                 product[key] = product.get(key, 0) + a * b
         return {m: c for m, c in product.items() if c}
     if op == "neg":
@@ -48,17 +49,13 @@ def combine(op: str, parts: list[Poly]) -> Poly:
     return {m: c for m, c in total.items() if c}
 
 
-def _serial(node: Expr) -> int:
-    return node.serial
-
-
 def from_poly(poly: Poly) -> Expr:
     """Write a polynomial as an expression, the same one every time."""
     # Of sizes alone it is a number that a call computes; else a kernel does, in 64 bits.
     number = whole if all(atom.op == "size" for m in poly for atom in m) else integer
     constant = poly.get((), 0)
     total: Expr | None = None
-    for monomial in sorted((m for m in poly if m), key=lambda m: [a.serial for a in m]):
+    for monomial in sorted((m for m in poly if m), key=lambda m: [order(a) for a in m]):
         term = monomial[0]
         for atom in monomial[1:]:
             term = apply("mul", term, atom)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, load, rebuild, reduce, size, transform
+from litz.ir.order import order
 from litz.ir.program import Buffer, Kernel, Phase, Store
 from litz.ir.scheduled import ScheduledKernel, Variant
 from litz.ir.sizes import count_of, roots
@@ -32,7 +33,7 @@ def hinted(kernel: Kernel, hint: int) -> Kernel:
     """The kernel as if each of its symbolic sizes had been seen with this value."""
     changed = _changer(lambda name, low, high: min(max(hint, low), hint if high is None else high))
     axes = (*kernel.outer, *(a for p in kernel.phases for a in p.inner))
-    for symbol in sorted(roots(*(a.extent for a in axes)), key=lambda n: n.serial):
+    for symbol in sorted(roots(*(a.extent for a in axes)), key=order):
         changed(symbol)  # in the order of the old ones, as sums and products are
     return _rewritten(kernel, changed)
 

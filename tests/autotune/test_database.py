@@ -66,20 +66,23 @@ def test_the_flags_say_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 HISTORY = """
 import os
 from litz.ir.expr import axis, integer, apply
-from litz.ir.parse import parse_program
+from litz.ir.parse import parse_graph
 from litz.autotune.fingerprint import fingerprint
 
 def made(order, factor):
     axes = [axis("i" + str(k), 64) for k in (0, 1, 2)]
     for k in order:
         apply("mul", axes[k], integer(64)), apply("mul", axes[k], integer(4096))
-    print(fingerprint(parse_program(
-f'''program:
+    (kernel,) = parse_graph(
+f'''graph:
   input x: f32[64, 64, 64] strides (64, 4096, 1)
   buffer t: f32[64, 64, 64]
-  loop i0 < 64, i1 < 64, i2 < 64:
-    t[i0, i1, i2] = x[i0, (i0 + i1 * {factor} + i2) % 64, i2] + f32(1.0)
-  output t''')), flush=True)
+  kernel k:
+    outer i0 < 64, i1 < 64, i2 < 64
+    phase:
+      t[i0, i1, i2] = x[i0, (i0 + i1 * {factor} + i2) % 64, i2] + f32(1.0)
+  output t''').kernels
+    print(fingerprint(kernel), flush=True)
 
 for given in [([0, 1, 2], 3), ([2, 1, 0], 3), ([0, 1, 2], 5)]:
     if os.fork() == 0:
