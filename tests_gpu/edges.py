@@ -30,6 +30,7 @@ def edges(results: Results) -> None:
     results.check("a number in the user's graph", _number_in_a_graph)
     results.check("random in the user's graph", _random_in_a_graph)
     results.check("two threads record at once", _threads_record)
+    results.check("floats that no integer holds", _casts)
 
 
 def _far_columns() -> None:
@@ -175,3 +176,13 @@ def _threads_record() -> None:
     for thread in threads:
         thread.join()
     assert not wrong, wrong[0]
+
+
+def _casts() -> None:
+    """Eager takes bytes through 64 bits, and other small integers through 32."""
+    far = [300.0, 4e4, -4e4, 7e4, 3e9, 1e10, -1e10, 2.0**32, float("inf"), -float("inf"), NAN]
+    x = torch.tensor(far, device=DEVICE)
+    for source in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        for to in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64):
+            given = x.to(source)
+            same(compiled(lambda x, to=to: x.to(to))(given), given.to(to))

@@ -84,7 +84,9 @@ class _Foretold(TorchDispatchMode):
             return result
         if steps(result) == steps(foretold):  # the same elements, whichever way
             return result.as_strided(result.shape, foretold.stride())
-        if self.which is Which.ONES:
+        places = result.shape, foretold.stride()
+        shared = any(n > 1 and step == 0 for n, step in zip(*places, strict=True))
+        if self.which is Which.ONES or shared:  # nothing is copied to where elements meet
             return result
         laid = torch.empty_strided(result.shape, foretold.stride(), dtype=result.dtype)
         return laid.copy_(result)

@@ -32,6 +32,7 @@ SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0]
 # How an input lies in memory: a name, and what `data` of a larger shape becomes.
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded")
 POSITIVE = "positive"  # contiguous; a variance
+SCATTERS = re.compile(r"\.scatter(_?)\((\d+), (\(.*\)), (\w*[a-z]\w*)\)")
 MAKES = re.compile(r"\btorch\.(arange|tensor|linspace|eye)\(")  # calls that take no tensor
 
 
@@ -169,10 +170,12 @@ class Program:
 
     def text(self) -> str:
         """For a GPU, tensors that are made of numbers name the device: torch 2.11 does not see a
-        default one when it captures."""
+        default one when it captures. And no two points are scattered to one place, since there any
+        of them may be the last, in eager too."""
         steps = [s.text for s in self.steps]
         if self.device != "cpu" and self.inputs:
-            steps = [made_on(f"{self.inputs[0].name}.device", text) for text in steps]
+            device = f"{self.inputs[0].name}.device"
+            steps = [made_on(device, at_places_of_their_own(text)) for text in steps]
         lines = steps + [f"return [{', '.join(self.outputs)}]"]
         return f"def program({', '.join(self.arguments)}):\n    " + "\n    ".join(lines) + "\n"
 
@@ -227,6 +230,11 @@ class Program:
         needed |= {i.base for i in self.inputs}
         inputs = tuple(i for i in self.inputs if i.name in needed)
         return replace(self, inputs=inputs, steps=tuple(kept))
+
+
+def at_places_of_their_own(text: str) -> str:
+    """A line of a program whose scatter stores each point at a place of its own."""
+    return SCATTERS.sub(r".scatter\1(\2, \3.argsort(dim=\2, stable=True), \4)", text)
 
 
 def made_on(device: str, text: str) -> str:

@@ -5,6 +5,8 @@ In: `Graph`. Out: the number of nodes replaced.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -34,7 +36,8 @@ def fold_uniform_tensors(graph: Graph) -> int:
         return aten.add(x, b)                 return aten.add(x, b)
 
     One element is computed, by the op itself. A full tensor is row-major and has memory of its own,
-    so what has other strides stays as it is, and so does a view that the caller gets.
+    so what has other strides stays as it is, and so does a view that the caller gets, or that other
+    views stay of: these begin where the memory that they show does.
     """
     aliases = Aliases(graph.module.graph)
     # By node: one element, with as many dimensions as the tensor, since promotion counts them.
@@ -44,8 +47,11 @@ def fold_uniform_tensors(graph: Graph) -> int:
             element = None if aliases.is_written(node) else _element(graph, node, known)
             if element is not None:
                 known[node] = element
-    foldable = [n for n in known if n.target not in LITERALS and _may_be_full(n, aliases)]
-    for node in foldable:
+    foldable: dict[Node, None] = {}
+    for node in reversed(known):  # its views come first
+        if node.target not in LITERALS and _may_be_full(node, aliases, foldable):
+            foldable[node] = None
+    for node in reversed(foldable):
         replace_by_full(graph, node, known[node])
     return len(foldable)
 
@@ -83,11 +89,13 @@ def _is_elementwise(node: Node) -> bool:
     return torch.Tag.pointwise in node.target.tags or node.target in _COPIES
 
 
-def _may_be_full(node: Node, aliases: Aliases) -> bool:
+def _may_be_full(node: Node, aliases: Aliases, folded: Container[Node]) -> bool:
     value = node.meta["val"]
-    has_own_memory = node.op == "call_function" and viewed_operand(node) is None
     if value.dtype.is_complex or not is_static(value) or not is_row_major(value):
         return False
+    if node.op == "call_function" and viewed_operand(node) is None:
+        return True  # it has memory of its own
     if any(str(user.target) in BY_OFFSET for user in node.users):
-        return has_own_memory  # a window may reach beyond what a view shows
-    return has_own_memory or not aliases.leaves(node)
+        return False  # a window may reach beyond what a view shows
+    views = (user for user in node.users if viewed_operand(user) is node)
+    return not aliases.leaves(node) and all(user in folded for user in views)

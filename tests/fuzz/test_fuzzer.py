@@ -20,6 +20,7 @@ from litz.codegen.llvm.values import CALLED
 from litz.fuzz import assert_same, check, check_calls, data, generate, shrink
 from litz.fuzz.compare import Failure
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
+from litz.fuzz.foretold import Which, _Foretold, as_foretold
 from litz.fuzz.hunt import Share, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
 from litz.fuzz.program import POSITIVE, Input, Manner, Program, Step, namespace
@@ -80,6 +81,29 @@ def test_programs_for_a_gpu_make_their_tensors_there() -> None:
     assert "torch.arange(x0.numel(), device=x0.device).view_as(x0)" in text
     assert "v0[torch.tensor([0, (1)], device=x0.device)] * torch.eye(3, device=x0.device)" in text
     assert "device" not in replace(program, device="cpu").text()
+
+
+@pytest.mark.parametrize("scatter", ["scatter", "scatter_"])
+def test_programs_for_a_gpu_scatter_no_two_points_to_one_place(scatter: str) -> None:
+    def text(source: str, device: str) -> str:
+        step = Step("v0", f"{{0}}.{scatter}(0, (x2.long() % 4), {source})", ("x0", "x1"))
+        inputs = tuple(Input(name, (4, 2), "float32") for name in ("x0", "x1", "x2"))
+        return Program(inputs, (step,), ("v0",), device=device).text()
+
+    assert f"x0.{scatter}(0, (x2.long() % 4), x1)" in text("{1}", "cpu")
+    assert "(x2.long() % 4).argsort(dim=0, stable=True), x1)" in text("{1}", "cuda")
+    assert "argsort" not in text("3", "cuda")  # the last of equal numbers is any of them
+
+
+def test_results_that_torch_foretells_as_one_element_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They cannot be written: every element would be stored at the same place."""
+    x = torch.arange(6.0)
+    foretold = torch.empty_strided((2, 3), (0, 1))
+    monkeypatch.setattr(_Foretold, "_foretell", lambda *_: foretold)
+    found = as_foretold(lambda x: [x.view(2, 3) * 2], [x], Which.ALL)
+    assert torch.equal(found[0], x.view(2, 3) * 2)
 
 
 def test_pieces_of_one_tensor_are_several_values() -> None:

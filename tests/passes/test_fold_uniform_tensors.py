@@ -23,9 +23,24 @@ def _window_beyond_a_slice(x: torch.Tensor) -> torch.Tensor:
     return x + behind.as_strided((4, 2), (1, 4), 0)
 
 
-@pytest.mark.parametrize(
-    "function", [_conjugated, _compared_with_its_conjugate, _window_beyond_a_slice]
-)
+def _slice_of_a_slice(x: torch.Tensor) -> torch.Tensor:
+    """It begins where its base does not: the first slice is row-major, the second is not."""
+    z = torch.zeros(5, 3)
+    z[1:, 1:] = x
+    return z
+
+
+def _window_on_a_slice_of_a_slice(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.zeros(9, 9)[1:][:, 1:].as_strided((4, 2), (9, 1), 10)
+
+
+FUNCTIONS = (
+    _conjugated, _compared_with_its_conjugate, _window_beyond_a_slice, _slice_of_a_slice,
+    _window_on_a_slice_of_a_slice,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_view_that_means_something_else_is_not_its_base(
     function: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:

@@ -161,6 +161,7 @@ def converted(text: str, source: DType, to: DType) -> str:
         return f"{text} != 0"
     if to is E5M2 or (to is E4M3 and not eighths.saturates()):
         return f"to_{to.name}({text})"
-    if source.is_float and to.is_int and to.bits < 32:  # small integers go through i32, as C's do
-        return f"{text}.to(tl.int32).to({TYPES[to.name]})"
+    if source.is_float and to.is_int and to.bits < 32:
+        # Small integers go through i32, as C's do; eager's kernels take bytes through i64.
+        return f"{text}.to({'tl.int64' if to is U8 else 'tl.int32'}).to({TYPES[to.name]})"
     return f"{text}.to({TYPES[to.name]})"

@@ -39,12 +39,14 @@ class Text:
 
 def literal(value: float | int | bool, dtype: DType) -> str:
     """A number as Python spells it; with its type, or as its bits, where Triton would read another
-    one: it makes 0.0 of -0.0, an f64 of a number below the normal ones of f32, and an f32 of what
-    an f64 is compared with."""
+    one: it makes 0.0 of -0.0, an f64 of a number below the normal ones of f32, an f32 of what an
+    f64 is compared with, and of a bfloat16 what six decimals show."""
     if dtype is BOOL:
         return str(bool(value))
     if not dtype.is_float:
         return str(int(value))
+    if dtype.is_half:
+        return converted(f"tl.full((), {literal(value, F32)}, tl.float32)", F32, dtype)
     value = float(value)
     if not math.isfinite(value):
         return f'float("{value}")'

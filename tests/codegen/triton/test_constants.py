@@ -45,6 +45,11 @@ F32, F64 = torch.float32, torch.float64
         (lambda x: torch.maximum(x, torch.full_like(x, -(2**63) + 1)), torch.int64,
          "-9223372036854775807"),
         (lambda x: x.clamp(max=200), torch.uint8, f", {200 << 16 | 200};"),
+        # Halves that are only chosen stay halves; bytes go through 64 bits, as eager's on a GPU do.
+        (lambda x: torch.where(x > 0, 2.0**-126, x), torch.bfloat16, "0x0080"),
+        (lambda x: torch.where(x > 0, 1.5e-7, x), torch.bfloat16, "0x3421"),
+        (lambda x: torch.where(x > 0, -0.0, x), torch.float16, "0x8000"),
+        (lambda x: x.to(torch.uint8), F32, "cvt.rzi.s64.f32"),
     ],
 )  # fmt: skip
 def test_the_compiler_reads_what_was_written(function: Any, dtype: torch.dtype, bits: str) -> None:
