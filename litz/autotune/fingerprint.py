@@ -1,7 +1,7 @@
 """Fingerprints of kernels: the same in every process for kernels that mean the same code.
 
-In: a kernel. Out: a text of hexadecimal digits. Names of buffers and axes count, and how buffers lie
-in memory; the names of kernels and the lines of the user's program do not.
+In: a kernel. Out: a text of hexadecimal digits. Names of buffers and axes count, and how buffers
+lie in memory; the names of kernels and the lines of the user's program do not.
 """
 
 from __future__ import annotations
