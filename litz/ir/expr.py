@@ -40,7 +40,7 @@ class Expr:
 
     __slots__ = (
         "__weakref__", "args", "attr", "axes", "digest", "dtype", "magnitude", "op", "order",
-        "simple",
+        "simple", "simple_value",
     )  # fmt: skip
 
     op: str
@@ -48,7 +48,8 @@ class Expr:
     attr: Any
     dtype: DType
     axes: frozenset[Expr]  # the free axis variables below this node
-    simple: Expr | None  # the simplified form, once `ir/index.py` has found it
+    simple: Expr | None  # the simplified form as an address, once `ir/index.py` has found it,
+    simple_value: Expr | None  # and as a value, which may wrap
     magnitude: int | None  # how large it can get, once `ir/magnitude.py` has found it
     digest: str | None  # its structure as text, and where it stands among other nodes,
     order: tuple[int, int, str, str] | None  # once `ir/order.py` has found them
@@ -118,7 +119,7 @@ def _node(op: str, args: tuple[Expr, ...], attr: Any, dtype: DType) -> Expr:
         return found
     node = object.__new__(Expr)
     node.op, node.args, node.attr, node.dtype = op, args, attr, dtype
-    node.simple = node.digest = node.order = None
+    node.simple = node.simple_value = node.digest = node.order = None
     node.magnitude = UNSEEN
     if op == "axis":
         node.axes = frozenset((node,))

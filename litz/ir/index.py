@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import combinations
 from math import gcd
 
+from litz.ir.dtypes import I64
 from litz.ir.expr import Expr, apply, integer, load, rebuild, transform
 from litz.ir.magnitude import ARITHMETIC, LIMIT, is_exact
 from litz.ir.order import order
@@ -29,36 +30,73 @@ ZERO = integer(0)
 ONE = integer(1)
 
 
-def simplify(root: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
-    """The canonical form of an index expression; other parts of the tree are rebuilt around it.
+# The two ways to simplify a node, by the slot that keeps the result: as an address or a part of
+# one, or as a value, whose arithmetic may wrap.
+ADDRESS, VALUE = "simple", "simple_value"
 
-    A `memo` shared between calls visits what lies below several indices once.
-    """
+
+def simplify(root: Expr) -> Expr:
+    """The canonical form of an index expression; other parts of the tree are rebuilt around it."""
     if root.simple is None:
-        root.simple = transform(root, _simplify_node, memo)
+        root.simple = _solved(root, ADDRESS)
         root.simple.simple = root.simple
     return root.simple
 
 
-def _simplify_node(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    if node.simple is not None:
-        return node.simple
-    if node.op == "axis":
-        return node  # its extent is part of its identity
-    if node.dtype.name != "i64" or not args:
-        return rebuild(node, args)
+def simplify_values(root: Expr) -> Expr:
+    """Simplify what loads are indexed by, and the values that cannot wrap."""
+    return _solved(root, VALUE)
+
+
+def _solved(root: Expr, way: str) -> Expr:
+    """A node simplified in one of the ways, operands first, each node once."""
+    stack = [(root, way)]
+    while stack:
+        node, way = stack[-1]
+        if getattr(node, way) is None:
+            needs = _needs(node, way)
+            missing = [need for need in needs if getattr(*need) is None]
+            if missing:
+                stack.extend(missing)
+                continue
+            args = tuple(getattr(*need) for need in needs)
+            setattr(node, way, (_as_address if way == ADDRESS else _as_value)(node, args))
+        stack.pop()
+    found: Expr = getattr(root, way)
+    return found
+
+
+def _needs(node: Expr, way: str) -> list[tuple[Expr, str]]:
+    """The operands of a node, and what each of them is. An axis or a size is what it is made of."""
+    if node.op in ("axis", "size"):
+        return []
+    if node.op == "load":
+        guard = [] if node.guard is None else [(node.guard, VALUE)]
+        return [(i, ADDRESS) for i in node.index] + guard
+    if node.op == "check_index":  # an index that the program computed
+        return [(node.args[0], VALUE), (node.args[1], ADDRESS)]
+    if node.dtype is not I64:
+        way = VALUE
+    return [(a, way) for a in node.args]
+
+
+def _as_address(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    if node.dtype is not I64 or not args:
+        return rebuild(node, args) if args else node
     if node.op in ("add", "sub", "mul", "neg"):
-        result = _canonical(to_poly(rebuild(node, args)))
-    elif node.op == "floordiv":
-        result = floordiv(args[0], args[1])
-    elif node.op == "mod":
-        result = modulo(args[0], args[1])
-    elif node.op == "check_index":
-        result = _checked(rebuild(node, (simplify_values(node.args[0]), args[1])))
-    else:
-        return rebuild(node, args)
-    node.simple = result
-    return result
+        return _canonical(to_poly(rebuild(node, args)))
+    if node.op == "floordiv":
+        return floordiv(args[0], args[1])
+    if node.op == "mod":
+        return modulo(args[0], args[1])
+    return _checked(rebuild(node, args)) if node.op == "check_index" else rebuild(node, args)
+
+
+def _as_value(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    if not args:
+        return node
+    node = rebuild(node, args)
+    return simplify(node) if node.op in ARITHMETIC and is_exact(node) else node
 
 
 def _checked(node: Expr) -> Expr:
@@ -379,26 +417,14 @@ def _merged(x: Expr, m: Expr, high: Expr) -> Expr:
 
 def simplify_indices(root: Expr) -> Expr:
     """Simplify what loads are indexed by; values, which may wrap, stay as they are."""
-    return transform(root, _with_simple_indices)
-
-
-def simplify_values(root: Expr) -> Expr:
-    """Simplify what loads are indexed by, and the values that cannot wrap."""
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        if node.op == "axis":
+        node = rebuild(node, args)
+        if node.op != "load":
             return node
-        node = _with_simple_indices(node, args)
-        return simplify(node) if node.op in ARITHMETIC and is_exact(node) else node
+        return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
 
     return transform(root, change)
-
-
-def _with_simple_indices(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    node = rebuild(node, args)
-    if node.op != "load":
-        return node
-    return load(node.buffer, tuple(simplify(i) for i in node.index), node.guard)
 
 
 # -- what the stages ask ---------------------------------------------------------------------

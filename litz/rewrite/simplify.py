@@ -42,7 +42,6 @@ class Simplifier:
     def __init__(self, emulate_precision_casts: bool = False) -> None:
         self._rewriter = Rewriter(_rule_index(emulate_precision_casts))
         self._memo: dict[Expr, Expr] = {}
-        self._indices: dict[Expr, Expr] = {}
 
     @property
     def hits(self) -> dict[str, int]:
@@ -61,7 +60,7 @@ class Simplifier:
         if node.op == "load":
             # An index addresses memory, so it cannot wrap: the algebra holds for all of it.
             count = len(node.index)
-            index = tuple(simplify(i, self._indices) for i in args[:count])
+            index = tuple(simplify(i) for i in args[:count])
             return self._rewriter.settle(load(node.buffer, index, *args[count:]))
         result = rebuild(node, args)
         if result.op not in ARITHMETIC or not is_exact(result):
@@ -73,7 +72,7 @@ class Simplifier:
     def _index(self, value: Expr) -> Expr:
         """The value through the index algebra if it is arithmetic on axes and sizes."""
         if value.op in ARITHMETIC and is_exact(value):
-            return simplify(value, self._indices)
+            return simplify(value)
         return value
 
 
