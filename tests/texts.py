@@ -23,6 +23,7 @@ from litz.compiler import compile_graph
 from litz.ir.source import Source
 from litz.ir.text import graph_text, scheduled_text
 from litz.report import Report
+from tests import draws
 from tests.test_stages import FUNCTIONS
 
 
@@ -98,7 +99,7 @@ def texts_of(names: list[str]) -> dict[str, list[str]]:
         for name in names:
             found[name] = []
             torch._dynamo.reset()
-            torch.manual_seed(0)
+            draws.seed(0)
             PROGRAMS[name]()
     finally:
         backend.compile_graph = compile_graph

@@ -178,7 +178,7 @@ def _index_reduce(
     include_self: bool = True,
 ) -> Any:  # fmt: skip
     """Whole slices, each to the place that its index names: a scatter of their elements."""
-    if index.dtype not in SLICE_INDICES:
+    if index.dtype not in SLICE_INDICES or x.dtype is torch.bool:  # eager takes no truths
         return NotImplemented
     if not x.dim():  # one number, which is a row of one as well
         x, index, source = (t.reshape(1) for t in (x, index, source))

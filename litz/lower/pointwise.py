@@ -438,6 +438,8 @@ def _lower_clamp(
 ) -> Value:
     limits = [("max", min), ("min", max)]
     given = [(op, limit) for op, limit in limits if limit is not None]
+    if len(given) == 2 and like.dtype is torch.bool:
+        raise NotGenerated("eager refuses truths between two limits")
 
     def function(value: Expr, *bounds: Expr) -> Expr:
         for (op, _), bound in zip(given, bounds, strict=True):

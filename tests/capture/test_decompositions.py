@@ -25,6 +25,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a threshold that is NaN": lambda: F.threshold(BYTES, math.nan, 5),
     "index_fill": lambda: BYTES.index_fill(0, PLACES, 300),
     "index_fill with NaN": lambda: BYTES.index_fill(0, PLACES, math.nan),
+    "truths between two limits": lambda: torch.clamp(BYTES > 1, BYTES > 2, BYTES > 0),
+    "a mean of truths": lambda: (BYTES > 1).index_reduce(0, PLACES, BYTES[:2] > 0, "mean"),
     "a batch norm of integers": lambda: F.batch_norm(
         BYTES.view(2, 2), torch.zeros(2, dtype=torch.int8), torch.ones(2, dtype=torch.int8)
     ),

@@ -126,7 +126,13 @@ def test_division_and_its_signs(dtype: torch.dtype) -> None:
     ends = special(dtype, largest=False)
     if not dtype.is_floating_point:
         ends = ends[ends != 0]
-    agree(DIVISIONS, ends[:, None], ends[None], wide=True)
+    # Where quotients are cut off an ulp decides, and each step is rounded as eager rounds it.
+    cut = {
+        name: function for name, function in DIVISIONS.items() if name in ("//", "trunc", "floor")
+    }
+    agree(cut, ends[:, None], ends[None])
+    others = {name: function for name, function in DIVISIONS.items() if name not in cut}
+    agree(others, ends[:, None], ends[None], wide=True)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS[:-1], ids=str)
