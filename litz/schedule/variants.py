@@ -14,10 +14,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from litz.ir.expr import Expr, load, rebuild, reduce, size, transform
-from litz.ir.order import order
 from litz.ir.program import Buffer, Kernel, Phase, Store
 from litz.ir.scheduled import ScheduledKernel, Variant
-from litz.ir.sizes import count_of, roots
+from litz.ir.sizes import count_of
 
 Hinted = Callable[[Expr], Expr]
 Schedule = Callable[[Kernel], ScheduledKernel]
@@ -32,9 +31,6 @@ def measure_of(kernel: Kernel) -> Expr:
 def hinted(kernel: Kernel, hint: int) -> Kernel:
     """The kernel as if each of its symbolic sizes had been seen with this value."""
     changed = _changer(lambda name, low, high: min(max(hint, low), hint if high is None else high))
-    axes = (*kernel.outer, *(a for p in kernel.phases for a in p.inner))
-    for symbol in sorted(roots(*(a.extent for a in axes)), key=order):
-        changed(symbol)  # in the order of the old ones, as sums and products are
     return _rewritten(kernel, changed)
 
 
@@ -74,11 +70,11 @@ def _changer(value: Callable[[str, int, int | None], int]) -> Hinted:
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         if node.op != "size":
             return rebuild(node, args)
-        name, low, high, _ = node.attr
+        name, low, high, seen = node.attr
+        if node.dtype.is_float:  # no choice hangs on it
+            return size(name, low, high, seen, args[0], node.dtype) if args else node
         if args:
             return size(name, low, high, args[0].hint, args[0])
-        if node.dtype.is_float:
-            return node
         return size(name, low, high, value(name, low, high))
 
     return lambda root: transform(root, change, memo)

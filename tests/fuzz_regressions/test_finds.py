@@ -342,3 +342,18 @@ def test_what_is_made_of_parameters_and_returned_is_made_apart_from_what_is_held
             for got, meant in zip(run(x), module(x), strict=True):
                 torch.testing.assert_close(got, meant)
             module.norm.bias.add_(1)
+
+
+def test_numbers_that_a_call_computes_keep_their_type_in_kernels_for_other_sizes() -> None:
+    """The factor of a variance, 2 / (n - 1), became an integer there."""
+    options = {"multi_kernel_hints": (16, 130)}
+    given = [data(1, shape, float64) for shape in ((1,), (1,), (), (), (2, 1))]
+
+    def norm(x0: Any, x1: Any, x2: Any, x3: Any, x4: Any) -> list[Any]:
+        return [F.batch_norm(x4.nan_to_num(0, 0, 0), x0, x1, x2, x3, training=True)]
+
+    assert_calls_same(norm, [given], options, dynamo=True)
+    calls = [[data(1, (1, 2), float32)]]
+    assert_calls_same(
+        lambda x: [torch.var_mean(x, 1)[0]], calls, options, gradients=True, dynamo=True
+    )
