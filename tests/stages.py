@@ -7,7 +7,8 @@ and none of the risk. Example: `stages(torch.softmax, x, -1).kernels.body` is on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch._functorch.aot_autograd import aot_function
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx.traceback import preserve_node_meta
 
+from litz import backend
 from litz.capture import capture, decompositions
 from litz.compiler import compile_graph
 from litz.config import Config, snapshot
@@ -61,6 +63,22 @@ def through_aot(
             return traced(*inputs)
 
     return run
+
+
+@contextmanager
+def compiles_noted() -> Iterator[list[tuple[CompiledGraph, Report]]]:
+    """What the backend compiles inside, a graph after the other."""
+    found: list[tuple[CompiledGraph, Report]] = []
+
+    def noted(*args: Any) -> Any:
+        found.append(compile_graph(*args))
+        return found[-1]
+
+    backend.compile_graph = noted
+    try:
+        yield found
+    finally:
+        backend.compile_graph = compile_graph
 
 
 @dataclass

@@ -18,12 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from litz import backend
-from litz.compiler import compile_graph
 from litz.ir.source import Source
 from litz.ir.text import graph_text, scheduled_text
 from litz.report import Report
 from tests import draws
+from tests.stages import compiles_noted
 from tests.test_stages import FUNCTIONS
 
 
@@ -88,21 +87,12 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 def texts_of(names: list[str]) -> dict[str, list[str]]:
     """Compile the programs in this order, and give what became of each of their graphs."""
     found: dict[str, list[str]] = {}
-
-    def noted(*args: Any) -> Any:
-        compiled, report = compile_graph(*args)
-        found[name] += [*_texts(report), compiled.text]
-        return compiled, report
-
-    backend.compile_graph = noted
-    try:
-        for name in names:
-            found[name] = []
-            torch._dynamo.reset()
-            draws.seed(0)
+    for name in names:
+        torch._dynamo.reset()
+        draws.seed(0)
+        with compiles_noted() as made:
             PROGRAMS[name]()
-    finally:
-        backend.compile_graph = compile_graph
+        found[name] = [text for graph, report in made for text in (*_texts(report), graph.text)]
     return found
 
 
