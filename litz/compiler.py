@@ -12,15 +12,16 @@ import torch.fx
 
 from litz.autotune import tune
 from litz.build import build, get_ready
+from litz.call import plan_call
 from litz.capture import COMPILE_LOCK, capture, devices_of
-from litz.codegen import emit
+from litz.codegen import drive, emit
 from litz.config import Config
 from litz.fuse import fuse
 from litz.ir.graph import NamedTensor
 from litz.lower import lower
 from litz.passes import optimize
 from litz.plan import plan
-from litz.report import Report
+from litz.report import Report, Stages
 from litz.runtime import CompiledGraph, DeviceGraph, link
 from litz.runtime.modes import without_modes
 from litz.schedule import schedule
@@ -44,7 +45,7 @@ def compile_graph(
 def _compiled(
     module: torch.fx.GraphModule, kind: str, config: Config, trace: Trace, parameters: Parameters
 ) -> tuple[CompiledGraph | DeviceGraph, Report]:
-    """Capture, optimise, tune, lower, fuse, plan, schedule, emit, build, link."""
+    """Capture, optimise, tune, lower, fuse, plan, schedule, emit, plan the call, build, link."""
     target = target_for(devices_of(module), config)
     get_ready(target, config, sum(n.op == "call_function" for n in module.graph.nodes))
     captured = trace(capture, module, kind, parameters)
@@ -55,10 +56,14 @@ def _compiled(
     planned = trace(plan, kernels, config)
     chosen = (planned.fresh, tuning.choices)
     scheduled = trace.each(schedule, planned.graph.kernels, target, config, *chosen)
-    source = trace(emit, planned, scheduled, target)
+    kernel_source = trace(emit, planned, scheduled, target)
+    given = (graph.constants, config, target, tuple(graph.frozen or ()))
+    call = trace(plan_call, planned, kernel_source, *given)
+    source = trace(drive, kernel_source, call, target)
     binary = trace(build, source, target, config, trace)
-    compiled = trace(link, planned, source, binary, graph.constants, config, target, graph.frozen)
-    made = (planned, tuple(scheduled), source, binary)
-    report = Report(kind, *made, config, trace.timings, tuning, tuple(graph.decisions))
+    compiled = trace(link, call, binary, graph.constants, config, graph.frozen)
+    made = Stages(planned, tuple(scheduled), source, binary)
+    noted = tuple(graph.decisions)
+    report = Report(kind, call, config, trace.timings, tuning, noted, made)
     trace.report(f"{kind} graph")
     return compiled, report

@@ -1,23 +1,24 @@
 """Reports: what one compile did, as values; `explain`, the CLI and logs print the same ones.
 
-In: the results of the stages. Out: `Report` for one graph, `Explanation` for all graphs of a
-function. Example: `print(litz.explain(model, x))` names each kernel with the lines it serves, each
-op left to ATen, and why what did not fuse did not.
+In: the plan of a call, and how it came about. Out: `Report` for one graph, `Explanation` for all
+graphs of a function. Example: `print(litz.explain(model, x))` names each kernel with the lines it
+serves, each op left to ATen, and why what did not fuse did not.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from litz.autotune import Tuning
 from litz.config import Config
-from litz.ir.program import Decision, Extern, Kernel, Plan, buffer_bytes, read, written
+from litz.errors import InternalError
+from litz.ir.call_plan import CallPlan, KernelCall
+from litz.ir.program import Decision, Plan, buffer_bytes
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
-from litz.runtime import ON_THE_CPU, policy_of
+from litz.runtime import ON_THE_CPU
 
 
 @dataclass(frozen=True)
@@ -37,30 +38,53 @@ class BySizes:
 
 
 @dataclass(frozen=True)
-class Report:
-    """One compiled graph."""
+class Stages:
+    """What the later stages made of a graph."""
 
-    kind: str
     plan: Plan
     scheduled: tuple[ScheduledKernel[Choice | Tiling], ...]
     source: Source | DeviceSource
     binary: Binary | DeviceBinary
+
+
+@dataclass(frozen=True)
+class Report:
+    """One compiled graph: its call, and, in the process that compiled it, what the stages made."""
+
+    kind: str
+    call: CallPlan
     config: Config
-    seconds: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
     noted: tuple[Decision, ...] = ()  # by the passes
+    stages: Stages | None = None
 
     @property
-    def kernels(self) -> list[Kernel]:
-        return self.plan.graph.kernels
+    def made(self) -> Stages:
+        """What the stages made; a report of a call that was read from its text has none."""
+        if self.stages is None:
+            raise InternalError("the graph of this report was compiled in another process")
+        return self.stages
 
     @property
-    def externs(self) -> list[Extern]:
-        return self.plan.graph.externs
+    def plan(self) -> Plan:
+        return self.made.plan
+
+    @property
+    def scheduled(self) -> tuple[ScheduledKernel[Choice | Tiling], ...]:
+        return self.made.scheduled
+
+    @property
+    def source(self) -> Source | DeviceSource:
+        return self.made.source
+
+    @property
+    def kernels(self) -> tuple[KernelCall, ...]:
+        return self.call.kernels
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        made = self.noted + self.plan.graph.decisions + self._graph_decisions()
+        made = self.noted + self.call.decisions + self._graph_decisions()
         return made + self.tuning.decisions
 
     def _graph_decisions(self) -> tuple[Decision, ...]:
@@ -69,32 +93,29 @@ class Report:
         if not (flags.cudagraphs or flags.require_cudagraphs):
             return ()
         reasons = [ON_THE_CPU]
-        if isinstance(self.source, DeviceSource):
-            reasons = policy_of(self.plan.graph, self._device(), self.config).reasons
+        if self.call.recording is not None:
+            reasons = self.call.recording.reasons
         where = f"{self.kind} graph"
         return tuple(Decision("refused", "triton.cudagraphs", where, r) for r in reasons)
-
-    def _device(self) -> str:
-        return next((b.device for b in self.plan.outside if b.device != "cpu"), "cpu")
 
     @property
     def aten_ops(self) -> Counter[str]:
         """How often each op was left to ATen."""
-        return Counter(s.target for s in self.externs if not s.checks and not s.asks)
+        return Counter(s.target for s in self.call.calls if not s.checks and not s.asks)
 
     def __str__(self) -> str:
+        call = self.call
         total = 1e3 * sum(s for name, s in self.seconds.items() if "." not in name)
         lines = [
-            f"{self.kind} graph: {len(self.kernels)} kernels "
-            f"({len(self.source.functions)} different), {len(self.externs)} ATen calls, "
-            f"arena {self.plan.arena_bytes / 1e6:.2f} MB "
-            f"(without reuse {self.plan.unplanned_bytes / 1e6:.2f} MB), {self._held()}"
+            f"{self.kind} graph: {len(call.kernels)} kernels "
+            f"({len(call.functions)} different), {len(call.calls)} ATen calls, "
+            f"arena {call.arena_bytes / 1e6:.2f} MB "
+            f"(without reuse {call.unplanned_bytes / 1e6:.2f} MB), {self._held()}"
             f"compiled in {total:.0f} ms"
         ]
-        ways = getattr(self.source, "ways", ()) or ((),) * len(self.kernels)
-        rows = zip(self.kernels, self.scheduled, ways, strict=True)
-        lines += [_kernel_line(*row) for row in rows]
+        lines += [_kernel_line(kernel) for kernel in call.kernels]
         lines += [f"  ATen  {count} x {op}" for op, count in self.aten_ops.most_common()]
+        lines += [f"  live  {live.reason}" for live in call.live]
         titles = {"rewritten": "rewritten", "not fused": "refused", "not done": "unmet"}
         for title, action in titles.items():
             reasons = Counter(d.reason for d in self.decisions if d.action == action)
@@ -105,7 +126,8 @@ class Report:
 
     def _held(self) -> str:
         """Copies of parameters, packed or folded, that live from call to call."""
-        size = sum(map(buffer_bytes, self.plan.graph.held))
+        prepack = self.call.prepack
+        size = sum(map(buffer_bytes, prepack.makes)) if prepack is not None else 0
         return f"{size / 1e6:.2f} MB made of parameters and kept, " if size else ""
 
 
@@ -113,35 +135,13 @@ def _indented(text: str) -> list[str]:
     return [f"    {line}" for line in text.splitlines()]
 
 
-def _how(choice: Choice | Tiling) -> str:
-    if isinstance(choice, Tiling):
-        return (
-            f"tiles of {' x '.join(map(str, (*choice.blocks, choice.row)))}, {choice.warps} warps"
-        )
-    how = f"{choice.lanes} lanes" + (" of the outer axis" if choice.vector is not None else "")
-    return how + (", transposed in registers" if choice.across is not None else "")
-
-
-def _kernel_line(
-    kernel: Kernel, scheduled: ScheduledKernel[Choice | Tiling], functions: tuple[str, ...] = ()
-) -> str:
-    axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
-    how = _how(scheduled.choice)
+def _kernel_line(kernel: KernelCall) -> str:
     served = list(dict.fromkeys(o.line for o in kernel.origins if o.line))
     where = f"  for {', '.join(served[:3])}" + (" ..." if len(served) > 3 else "") if served else ""
-    sides = f"reads {len(read(kernel))}, writes {len(written(kernel))}"
-    count = f"{len(kernel.phases)} phases"
-    line = f"  kernel  {kernel.name}: rows {axes}, {count}, {how}, {sides}{where}"
-    return "\n".join([line, *(_variant_lines(scheduled, functions) if len(functions) > 1 else ())])
-
-
-def _variant_lines(
-    scheduled: ScheduledKernel[Choice | Tiling], functions: tuple[str, ...]
-) -> Iterator[str]:
-    """What of multi_kernel_hints a kernel runs, and from when on."""
-    for variant, function in zip(scheduled.variants, functions, strict=True):
-        when = f"from {scheduled.measure} = {variant.begins}"
-        yield f"    {when}: {function}, {_how(variant.scheduled.choice)} (multi_kernel_hints)"
+    sides = f"reads {len(kernel.reads)}, writes {len(kernel.writes)}"
+    how, *variants = kernel.summary
+    line = f"  kernel  {kernel.name}: {how}, {sides}{where}"
+    return "\n".join([line, *(f"    {variant}" for variant in variants)])
 
 
 @dataclass

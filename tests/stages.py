@@ -122,6 +122,13 @@ def linked(function: Function, *inputs: Any, **options: Any) -> CompiledGraph:
     return run.graphs[0]
 
 
+def module_text(function: Function, *inputs: Any, **options: Any) -> str:
+    """The LLVM module that a function becomes."""
+    run = compiled(function, **options)
+    run(*(copied(i) for i in inputs))
+    return run.reports[0].source.text
+
+
 @dataclass(frozen=True)
 class Stages:
     """What each stage made of one function."""

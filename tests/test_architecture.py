@@ -37,7 +37,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }
 
 # What a package may import of Litz, itself aside.
-STAGES = ["capture", "passes", "lower", "fuse", "plan", "schedule", "codegen", "build", "runtime"]
+STAGES = ["capture", "passes", "lower", "fuse", "plan", "schedule", "codegen", "call", "build"]
+STAGES += ["runtime"]
 SHARED = {"ir", "rewrite", "target", "config", "errors", "trace"}
 LAW: dict[str, set[str]] = {
     **dict.fromkeys(STAGES, SHARED),

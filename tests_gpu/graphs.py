@@ -163,7 +163,7 @@ def _recorded(function: Callable[..., Any], parts: int, *example: Any) -> Any:
     run = compiled(function, triton__cudagraphs=True)
     run(*[e.clone() for e in example])
     (graph,) = run.graphs
-    assert graph.policy.recorded == parts, graph.policy
+    assert graph.recording.recorded == parts, graph.recording
     return run
 
 

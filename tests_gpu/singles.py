@@ -23,10 +23,11 @@ import torch.nn.functional as F
 from litz.build import build_launcher
 from litz.build.triton import _cubin, _job, worker_count
 from litz.build.workers import WORKERS
-from litz.codegen import emit
+from litz.call import plan_call
+from litz.codegen import drive, emit
 from litz.config import snapshot
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.source import DeviceBinary, DeviceSource
+from litz.ir.source import Cubin, DeviceBinary, DeviceSource
 from litz.runtime import link
 from litz.schedule.tile import candidates, neighbours
 from litz.target import Target, target_for
@@ -179,13 +180,16 @@ def build_all(rows: list[Row], target: Target) -> None:
     for row in rows:
         for v in row.variants:
             made = {k.name: cubins[k.text, k.warps, k.stages] for k in v.source.kernels}
-            binary = DeviceBinary(made, build_launcher(v.source, snapshot({}), Trace()))
-            v.call = _linked(v, binary, target)
+            v.call = _linked(v, made, target)
 
 
-def _linked(variant: Variant, binary: DeviceBinary, target: Target) -> Callable[..., Any]:
-    made = variant.made
-    graph = link(made.plan, variant.source, binary, made.graph.constants, snapshot({}), target)
+def _linked(variant: Variant, cubins: dict[str, Cubin], target: Target) -> Callable[..., Any]:
+    plan, constants, config = variant.made.plan, variant.made.graph.constants, snapshot({})
+    call = plan_call(plan, variant.source, constants, config, target)
+    source = drive(variant.source, call, target)
+    assert isinstance(source, DeviceSource)
+    binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
+    graph = link(call, binary, constants, config)
     return lambda *inputs: graph.call(list(inputs))
 
 

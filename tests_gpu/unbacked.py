@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from litz.runtime import policy_of
 from tests.codegen.triton.unbacked_cases import IN_PARTS
 from tests.dynamic.unbacked import PROGRAMS, Program, check
 from tests_gpu.run import Results
@@ -48,7 +47,7 @@ class Table:
             raise
         calls = str(len(program.calls) - refused)
         kernels = sum(len(g.kernels) for g in notes.graphs)
-        policies = [policy_of(g.plan.graph, "cuda:0", g.config) for g in notes.graphs]
+        policies = [g.call.recording for g in notes.graphs]
         recorded = sum(policy.recorded for policy in policies)
         took = f"{time.monotonic() - start:.1f}"
         self.rows.append((name, calls, str(refused), str(kernels), str(recorded), took))

@@ -21,15 +21,17 @@ import torch
 from litz.autotune.events import Recorded, Turns
 from litz.autotune.results import Ratio
 from litz.build import build, build_ahead
-from litz.codegen import emit
+from litz.call import plan_call
+from litz.codegen import drive, emit
 from litz.config import Config
 from litz.fuse import fuse
+from litz.ir.aten import torch_dtype
 from litz.ir.choices import Choices
 from litz.ir.program import Buffer, KernelGraph, LoopProgram, Plan
 from litz.ir.source import DeviceKernel, DeviceSource, Source
 from litz.plan import plan
 from litz.runtime import link
-from litz.runtime.steps import numbers, torch_dtype
+from litz.runtime.layouts import numbers
 from litz.schedule import schedule
 from litz.target import Target
 from litz.trace import Trace
@@ -89,9 +91,10 @@ def _emitted(
 def callable_of(variant: Variant, target: Target, config: Config, inputs: list[Any]) -> Call:
     """Compile a variant, silently, and bind its inputs."""
     quiet = _quiet(config)
-    planned, source = _emitted(variant, target, quiet)
-    binary = build(source, target, quiet, Trace())
-    call = link(planned, source, binary, {}, quiet, target).call
+    planned, kernels = _emitted(variant, target, quiet)
+    data = plan_call(planned, kernels, {}, quiet, target)
+    binary = build(drive(kernels, data, target), target, quiet, Trace())
+    call = link(data, binary, {}, quiet).call
     return lambda: call(list(inputs))
 
 

@@ -27,11 +27,7 @@ def build(
         return _build_device(source, target, config, trace)
     code = compile_object(source.text, target, config.cpp.opt_level, trace)
     with trace.span("load"):
-        names = [s.name for s in source.segments]
-        names += [f"litz_step_{k}" for k in range(len(source.names))]
-        if source.preparation is not None:
-            names += [source.preparation.name, "litz_changed", "litz_fingerprint"]
-        return load_object(code, names)
+        return load_object(code, source.exports)
 
 
 def _build_device(
@@ -66,4 +62,4 @@ def _capability(target: Target) -> int:
 def build_launcher(source: DeviceSource, config: Config, trace: Trace) -> Binary:
     """The native functions that launch a graph's kernels, for the host."""
     code = compile_object(source.text, host(), config.cpp.opt_level, trace)
-    return load_object(code, [s.name for s in source.segments])
+    return load_object(code, source.exports)

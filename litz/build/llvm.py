@@ -6,6 +6,7 @@ In: LLVM IR text. Out: an ELF object as bytes, and addresses of its functions on
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache
 
 import llvmlite.binding as llvm
@@ -91,7 +92,7 @@ def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -
     passes.run(module, builder)
 
 
-def load_object(code: bytes, names: list[str]) -> Binary:
+def load_object(code: bytes, names: Sequence[str]) -> Binary:
     """Put an object into memory and look its functions up."""
     _start()
     library = llvm.JITLibraryBuilder().add_object_img(code)

@@ -292,6 +292,18 @@ class NotFinite(UserError, FloatingPointError):
         )
 
 
+class LiveOperand(UserError):
+    """A call that was read from its text has an operand that no text can hold.
+
+    A higher-order op is given modules, for instance, which live in the process that made them.
+    Compile the graph in the process that runs it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{reason}: this call runs only in the process that compiled it.")
+
+
 class CudaGraphsRefused(UserError):
     """A graph cannot be recorded as a CUDA graph, and `triton.require_cudagraphs` wants it to be.
 

@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from litz.ir.aten import torch_dtype
+from litz.ir.call_plan import ARENA, ERROR_RECORD, CallPlan
 from litz.ir.checks import error_of
 from litz.ir.interpret import Environment, KernelCall, execute, run_step
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, LoopProgram, ViewArg, written
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.source import ARENA, ERROR_RECORD, Binary, Source
+from litz.ir.source import Binary
+from litz.runtime.layouts import NATIVE
 from litz.runtime.memory import Record
 from litz.runtime.numbers import float_bits
-from litz.runtime.steps import NATIVE, torch_dtype
 
 Array = np.ndarray[Any, Any]
 
@@ -131,26 +133,26 @@ def as_scheduled(kernels: Sequence[Kernel], made: Sequence[ScheduledKernel[Any]]
     return run
 
 
-def as_code(kernels: Sequence[Kernel], source: Source, binary: Binary) -> KernelCall:
+def as_code(call: CallPlan, binary: Binary) -> KernelCall:
     """Each kernel by its machine code, one at a time. No buffer is in an arena."""
-    steps = {k.name: (number, k) for number, k in enumerate(kernels)}
+    numbers = {k.name: number for number, k in enumerate(call.kernels)}
 
     def run(kernel: Kernel, env: Environment) -> None:
-        number, step = steps[kernel.name]
-        buffers = dict.fromkeys((*step.writes, *step.reads))
+        number = numbers[kernel.name]
+        buffers = dict.fromkeys((*kernel.writes, *kernel.reads))
         memory = {b: as_tensor(_storage(env, b), torch_dtype(b.dtype)).clone() for b in buffers}
         record = Record()
-        table = (ctypes.c_void_p * (len(source.layout) + ARENA + 2))()
+        table = (ctypes.c_void_p * (len(call.table) + ARENA + 2))()
         table[ERROR_RECORD] = ctypes.addressof(record)
-        for name, value in source.computed.items():
+        for name, value in call.computed.items():
             found = env.resolve(value)
-            table[source.layout[name]] = float_bits(found) if value.dtype.is_float else found
+            table[call.table[name]] = float_bits(found) if value.dtype.is_float else found
         for buffer, tensor in memory.items():
-            table[source.layout[buffer.name]] = tensor.data_ptr()
+            table[call.table[buffer.name]] = tensor.data_ptr()
         NATIVE(binary.address[f"litz_step_{number}"])(ctypes.addressof(table))
         if record.value:
-            raise error_of(source.sites, record.value, record.index, record.size)
-        for buffer in step.writes:
+            raise error_of(call.sites, record.value, record.index, record.size)
+        for buffer in kernel.writes:
             env.storage[buffer.name][...] = as_array(memory[buffer])
 
     return run

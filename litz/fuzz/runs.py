@@ -57,7 +57,7 @@ class Compiled:
             if not self.interpret:
                 return native(args)
             assert isinstance(native, CompiledGraph)
-            return interpreted(native.plan.graph, dict(native.constants), args)
+            return interpreted(report.plan.graph, dict(native.constants), args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run

@@ -19,6 +19,7 @@ from torch._functorch.partitioners import default_partition
 
 from litz.autotune import tune
 from litz.build import build
+from litz.call import plan_call
 from litz.capture import (
     COMPILE_LOCK,
     capture,
@@ -30,7 +31,7 @@ from litz.capture import (
     through_autograd,
     without_guards,
 )
-from litz.codegen import emit
+from litz.codegen import drive, emit
 from litz.config import Config
 from litz.errors import InternalError, SizeUnknown
 from litz.fuse import fuse
@@ -38,7 +39,7 @@ from litz.fuzz.interpreted import as_code, as_scheduled, interpreted
 from litz.ir.choices import Choices
 from litz.ir.graph import Graph
 from litz.ir.program import LoopProgram, Plan
-from litz.ir.source import Binary, Source
+from litz.ir.source import Binary
 from litz.lower import GUARDS, lower
 from litz.passes import JOINT_PASSES, PASSES, Pass, optimize, partition
 from litz.plan import plan
@@ -146,8 +147,10 @@ class Partway:
             hook = as_scheduled(steps, made)
             return partial(interpreted, planned.graph, constants, kernel=hook)
         placed = _without_arena(planned, is_held=self.stage == "link")
-        source = trace(emit, placed, made, target)
-        assert isinstance(source, Source)
+        written = trace(emit, placed, made, target)
+        given = (constants, config, target, tuple(graph.frozen))
+        call = trace(plan_call, placed, written, *given)
+        source = trace(drive, written, call, target)
         if self.stage == "codegen":
             config = replace(config, cpp=replace(config.cpp, opt_level=0))
         try:
@@ -158,9 +161,9 @@ class Partway:
             raise
         assert isinstance(binary, Binary)
         if self.stage != "link":
-            hook = as_code(steps, source, binary)
+            hook = as_code(call, binary)
             return partial(interpreted, placed.graph, constants, kernel=hook)
-        linked = trace(link, placed, source, binary, constants, config, target, graph.frozen)
+        linked = trace(link, call, binary, constants, config, graph.frozen)
         assert isinstance(linked, CompiledGraph)
         linked.unfolded = plain
         return linked.call

@@ -5,18 +5,13 @@ In: constructors. Out: frozen values that `codegen` hands to `build` and `build`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from litz.ir.call_plan import KernelCall
 from litz.ir.checks import Site
-from litz.ir.expr import Expr
 from litz.ir.program import Buffer
 
-# The first entries of the table of pointers that every driver function takes: where the record of a
-# failed check is (`ir/checks.py`), and the arena.
-ERROR_RECORD, ARENA = 0, 1
-# A GPU's table goes on with the stream and the address of the driver's launch function.
-STREAM, LAUNCH = 2, 3
 # The workspace of kernels whose programs need memory of their own.
 SCRATCH = "scratch of programs"
 # How a range of a parameter's memory is watched for writes that torch does not count.
@@ -24,29 +19,22 @@ COPIED, TRACKED, HASHED = 0, 1, 2
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A native function that runs these kernels in order."""
-
-    name: str
-    kernels: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Source:
-    """Text of one module. `names[k]` is the function of kernel k, `functions` holds each once;
-    `layout` is the table entry of each buffer outside the arena; `preparation` makes what is held
-    of parameters; a record of what these were has the table's last entry."""
+    """Text of one module, and how each kernel is called. `functions` holds each function once;
+    `exports` are the functions of the driver, once it is part of the text."""
 
     text: str
-    names: tuple[str, ...]
+    calls: tuple[KernelCall, ...]
     functions: tuple[str, ...]
-    segments: tuple[Segment, ...]
-    layout: dict[str, int]
-    preparation: Segment | None = None
-    computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
-    ways: tuple[tuple[str, ...], ...] = ()  # the functions of each kernel: calls choose by size
     sites: tuple[Site, ...] = ()  # of the checks in all of them
-    may_fail: frozenset[int] = frozenset()  # kernels with checks
+    exports: tuple[str, ...] = ()
+    workspaces: tuple[Buffer, ...] = ()  # that kernels use and nobody reads
+    counters: frozenset[str] = frozenset()  # those that are zero before and after each launch
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The function of each kernel, the first of several."""
+        return tuple(call.launches[0].function for call in self.calls)
 
 
 @dataclass(frozen=True)
@@ -78,28 +66,26 @@ class DeviceKernel:
 
 @dataclass(frozen=True)
 class DeviceSource:
-    """The kernels of a graph, each once, and the text of the native functions that launch them.
-    `names[k]` is the kernel of step k; `handles` is the table entry of each kernel's handle, behind
-    which its shared memory stands; `workspaces` are buffers that kernels use and nobody reads; one
-    of them, SCRATCH, is what kernels with scratch share: they run one after the other;
-    `arguments[k]` are the names of the buffers that step k is given; `counters` names those that
-    hold zeros before and after each launch."""
+    """The kernels of a graph, each once, how each is called, and the text of the native functions
+    that launch them, once the driver is written. One of the `workspaces`, SCRATCH, is what kernels
+    with scratch share: they run one after the other."""
 
     kernels: tuple[DeviceKernel, ...]
-    text: str
-    names: tuple[str, ...]
-    segments: tuple[Segment, ...]
-    layout: dict[str, int]
-    handles: dict[str, int]
+    calls: tuple[KernelCall, ...]
+    sites: tuple[Site, ...] = ()
     workspaces: tuple[Buffer, ...] = ()
-    arguments: tuple[tuple[str, ...], ...] = ()
     counters: frozenset[str] = frozenset()
-    computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
-    sites: tuple[Site, ...] = ()  # of the checks in all of them
+    text: str = ""
+    exports: tuple[str, ...] = ()
 
     @property
     def functions(self) -> tuple[str, ...]:
         return tuple(k.name for k in self.kernels)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kernel of each step."""
+        return tuple(call.launches[0].function for call in self.calls)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from litz.errors import CaptureFailed, LitzError
-from litz.ir.program import Buffer, KernelGraph, written
+from litz.ir.call_plan import Body, CallPlan, changed_in
 
 Call = Callable[[list[Any]], list[Any]]
 
@@ -250,13 +250,14 @@ def alone(
 
 def replayed(graph: Any) -> Call:
     """A device graph's call as a replay."""
-    steps: KernelGraph = graph.plan.graph
-    recorder, brought = graph.device.recorder(), graph.policy.brought
-    updated = positions_written(steps)
+    plan: CallPlan = graph.plan
+    assert plan.recording is not None
+    recorder, brought = graph.device.recorder(), plan.recording.brought
+    updated = positions_written(plan, plan.body)
     return Replayed(graph.call, recorder, updated, graph.check, brought, graph.device.name).call
 
 
-def positions_written(graph: KernelGraph) -> list[int]:
-    """The inputs that a graph writes to."""
-    changed = {b for step in graph.body for b in written(step)}
-    return [k for k, b in enumerate(graph.inputs) if isinstance(b, Buffer) and b in changed]
+def positions_written(plan: CallPlan, body: Body) -> list[int]:
+    """The inputs that a body writes to."""
+    changed = changed_in(plan, body)
+    return [k for k, item in enumerate(body.inputs) if item.value in changed]

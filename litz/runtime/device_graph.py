@@ -15,15 +15,21 @@ import torch
 
 from litz.config import Config
 from litz.errors import DriverError
+from litz.ir.call_plan import (
+    ARENA,
+    ERROR_RECORD,
+    FEWEST_RECORDED,
+    LAUNCH,
+    CallPlan,
+    Segment,
+)
 from litz.ir.checks import RECORD_WORDS, device_error
-from litz.ir.program import Plan
-from litz.ir.source import ARENA, ERROR_RECORD, LAUNCH, DeviceBinary, DeviceSource, Segment
-from litz.runtime.device_entry import DeviceEntry
-from litz.runtime.entry import bound
-from litz.runtime.graph_policy import policy_of
-from litz.runtime.launches import FEWEST, Launches
+from litz.ir.source import DeviceBinary
+from litz.runtime.device_wrapper import DeviceWrapper
+from litz.runtime.launches import Launches
+from litz.runtime.layouts import mismatch
 from litz.runtime.memory import Record
-from litz.runtime.steps import mismatch
+from litz.runtime.wrapper import bound
 
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -45,36 +51,39 @@ class DeviceGraph:
     """Holds what a call needs and nothing of a call."""
 
     def __init__(
-        self, plan: Plan, source: DeviceSource, binary: DeviceBinary,
-        constants: dict[str, torch.Tensor], device: Any, config: Config,
+        self, plan: CallPlan, binary: DeviceBinary, constants: dict[str, torch.Tensor],
+        device: Any, config: Config,
     ) -> None:  # fmt: skip
-        self.plan, self.source, self.binary, self.config = plan, source, binary, config
-        self.device = device
-        self.policy = policy_of(plan.graph, device.name, config)
+        assert plan.recording is not None
+        self.plan, self.binary, self.config = plan, binary, config
+        self.device, self.recording = device, plan.recording
         handles = device.load(binary.cubins.values())
         self.record = device.record(RECORD_WORDS)
         self._flag = Record.from_address(self.record.data_ptr())
         fixed = [(ERROR_RECORD, self.record.data_ptr()), (LAUNCH, device.launch_address)]
-        for name, place in source.handles.items():
+        for name, place in plan.handles.items():
             fixed += [(place, handles[name]), (place + 1, binary.cubins[name].shared)]
         self._fixed = fixed
-        self._size = LAUNCH + 1 + len(source.layout) + 2 * len(source.handles)
+        self._size = LAUNCH + 1 + len(plan.table) + 2 * len(plan.handles)
         address = binary.launcher.address
-        self.native = {s: LAUNCHER(address[s.name]) for s in source.segments}
-        segments = [self._segment(s, native) for s, native in self.native.items()]
-        entry = DeviceEntry(plan, source, segments, constants, device, config)
-        self.text = entry.text()
-        self.call = self.written(self.text, entry.names)
+        self.native = {s.name: LAUNCHER(address[s.name]) for s in plan.segments}
+        segments = {s.name: self._segment(s) for s in plan.segments}
+        wrapper = DeviceWrapper(plan, plan.body, segments, constants, device, config)
+        self.text = wrapper.text()
+        self.call = self.written(self.text, wrapper.names)
         self._boxed_call = True
 
-    def _segment(self, segment: Segment, native: Callable[[int], int]) -> Callable[..., int]:
+    def _segment(self, segment: Segment) -> Callable[..., int]:
         """A run of kernels: launched one by one, or as one where that is quicker."""
-        if len(segment.kernels) < FEWEST or not self.policy.runs or self.policy.recorded:
+        native, plan = self.native[segment.name], self.plan
+        few = len(segment.kernels) < FEWEST_RECORDED
+        if few or not self.recording.runs or self.recording.recorded:
             return native
-        names = {name for k in segment.kernels for name in self.source.arguments[k]}
-        names |= {b.name for b in self.source.workspaces}
-        names |= {*self.source.computed, *self.plan.slots}  # what follows from sizes
-        used = [place for name, place in self.source.layout.items() if name in names]
+        names = {n for k in segment.kernels for one in plan.kernels[k].launches
+                 for n in one.arguments}  # fmt: skip
+        names |= {b.name for b in plan.workspaces}
+        names |= {*plan.computed, *plan.slots}  # what follows from sizes
+        used = [place for name, place in plan.table.items() if name in names]
         return Launches(native, (ARENA, *used), self._copied, self.device)
 
     def _copied(self, table: Any) -> Table:
@@ -84,7 +93,7 @@ class DeviceGraph:
         return self.call(args)
 
     def written(self, text: str, names: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
-        """The function of an entry's text. Its tables are its own: what sizes one is fitted to
+        """The function of a wrapper's text. Its tables are its own: what sizes one is fitted to
         means nothing to another part of the graph."""
         free: list[Table] = []
         scope = {
@@ -104,7 +113,7 @@ class DeviceGraph:
         noted = (self._flag.value, self._flag.index, self._flag.size)
         self._flag.value = 0
         if noted[0]:
-            raise device_error(self.source.sites, *noted)
+            raise device_error(self.plan.sites, *noted)
 
     def _forget(self, error: BaseException) -> None:
         """A call ends with an error. What its kernels noted is known when they have run: it came

@@ -1,7 +1,8 @@
 """A compiled graph: what AOTAutograd calls.
 
-In: the list of inputs. Out: the list of outputs. The call itself is the function that `entry`
-wrote; here is what it stands on. Example: `print(compiled.text)` shows what a call does.
+In: the list of inputs. Out: the list of outputs. The call itself is the function that
+`wrapper` printed; here is what it stands on. Example: `print(compiled.text)` shows what a call
+does.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ import torch
 
 from litz.config import Config
 from litz.errors import InternalError
+from litz.ir.call_plan import CallPlan, Prepack
 from litz.ir.checks import error_of
 from litz.ir.graph import NamedTensor
-from litz.ir.program import Plan
-from litz.ir.source import Binary, Source
-from litz.runtime.entry import Entry, bound
+from litz.ir.source import Binary
 from litz.runtime.frozen import Frozen
 from litz.runtime.held import Held
+from litz.runtime.layouts import NATIVE, Native, mismatch
 from litz.runtime.memory import IDLE, Workspace
 from litz.runtime.profile import timed_segments
-from litz.runtime.steps import mismatch, segments_of
+from litz.runtime.wrapper import Wrapper, bound
 from litz.trace import KERNELS
 
 
@@ -31,26 +32,27 @@ class CompiledGraph:
     which it clears, so that what nobody else holds is freed as soon as it was used."""
 
     def __init__(
-        self, plan: Plan, source: Source, binary: Binary, constants: dict[str, torch.Tensor],
-        config: Config, frozen: Mapping[str, NamedTensor] | None = None,
+        self, plan: CallPlan, binary: Binary, constants: dict[str, torch.Tensor], config: Config,
+        frozen: Mapping[str, NamedTensor] | None = None,
     ) -> None:  # fmt: skip
-        self.plan, self.source, self.binary, self.config = plan, source, binary, config
+        self.plan, self.binary, self.config = plan, binary, config
+        segments: Mapping[str, Native]
         if config.debug >= KERNELS:
-            segments = timed_segments(plan, source, binary, config.debug)
+            segments = timed_segments(plan, binary, config.debug)
         else:
-            segments = segments_of(source, binary)
+            segments = {s.name: NATIVE(binary.address[s.name]) for s in plan.segments}
         self.free: list[Workspace] = []
-        given = (plan, source, binary, self.free, config)
-        self.held = None if source.preparation is None else Held(*given)
-        if self.held is not None and self.held.is_final:
-            self._prepare(constants)
+        prepack = plan.prepack
+        self.held = None if prepack is None else Held(prepack, binary, self.free, config)
+        if prepack is not None and prepack.final:
+            self._prepare(prepack, constants)
         self.unfolded: Callable[[list[Any]], Any] | None = None  # the backend provides it
         self.frozen = Frozen(frozen, config.freezing_discard_parameters) if frozen else None
-        entry = Entry(plan, source, segments, constants, self.held, config, self.frozen)
-        self.constants = list(entry.constants.items())
-        self.text = entry.text()
-        self.views = None if entry.symbols else tuple(entry.views)  # else `resize` makes them
-        self.call = self._written(entry.names)
+        wrapper = Wrapper(plan, plan.body, segments, constants, config, self.held, self.frozen)
+        self.constants = list(wrapper.constants.items())
+        self.text = wrapper.text()
+        self.views = None if plan.body.symbols else tuple(wrapper.views)  # else `resize` does
+        self.call = self._written(wrapper.names)
         self._boxed_call = True
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -72,7 +74,7 @@ class CompiledGraph:
     @property
     def asks(self) -> bool:
         """Whether there are parameters that it may not compute with."""
-        return self.held is not None and bool(self.held.questions)
+        return self.plan.prepack is not None and bool(self.plan.prepack.questions)
 
     def _unfolded(self, args: list[Any]) -> Any:
         """A call with parameters that the folds of this graph are not for."""
@@ -80,23 +82,22 @@ class CompiledGraph:
             raise InternalError("nothing stands in for a graph whose folds are not for a parameter")
         return self.unfolded(args)
 
-    def _prepare(self, constants: dict[str, torch.Tensor]) -> None:
-        """Make what is held of constants, here and once."""
+    def _prepare(self, prepack: Prepack, constants: dict[str, torch.Tensor]) -> None:
+        """Prepack constants, here and once."""
         assert self.held is not None
-        known = {b.name: constants[b.name] for b in self.plan.graph.constants}
-        space = Workspace(self.plan, len(self.source.layout), (), huge=False)
+        known = {b.name: constants[b.name] for b in prepack.constants}
+        space = Workspace(self.plan, (), huge=False)
         space.borrow()
         for name, tensor in known.items():
-            if name in self.source.layout:
-                space.table[self.source.layout[name]] = tensor.data_ptr()
+            if name in self.plan.table:
+                space.table[self.plan.table[name]] = tensor.data_ptr()
         self.held.make_final(space, known)
         IDLE.append(space.arena)
         if space.error.value:
             self._fail(space)
 
     def _new_space(self) -> Workspace:
-        huge = self.config.cpp.huge_pages
-        space = Workspace(self.plan, len(self.source.layout), self.views, huge)
+        space = Workspace(self.plan, self.views, self.config.cpp.huge_pages)
         if self.held is not None:
             self.held.enter(space)
         return space
@@ -113,6 +114,6 @@ class CompiledGraph:
     def _fail(self, space: Workspace) -> NoReturn:
         """Raise what a kernel noted in the record."""
         record = space.error
-        error = error_of(self.source.sites, record.value, record.index, record.size)
+        error = error_of(self.plan.sites, record.value, record.index, record.size)
         record.value = 0
         raise error

@@ -1,6 +1,6 @@
 """What is held of parameters: packed weights and whatever else depends on them alone.
 
-In: a plan whose first kernels read parameters alone. Out: their results, kept from call to call and
+In: a `Prepack`. Out: their results, kept from call to call and
 made anew when a parameter has changed. torch counts most changes in place; what it does not count
 (`.data`, NumPy, tensors of inference mode) a `Watch` sees, byte by byte. A watch costs those who
 write, so parameters that change between calls, as in training, are watched only after they were
@@ -25,12 +25,14 @@ from typing import Any, Literal
 import torch
 
 from litz.config import Config
-from litz.ir.program import Extern, Plan, ViewArg
-from litz.ir.source import Binary, Source
+from litz.ir.aten import op_of, torch_dtype
+from litz.ir.call_plan import Prepack
+from litz.ir.program import ViewArg
+from litz.ir.source import Binary
+from litz.runtime.layouts import NATIVE, is_whole, numbers
 from litz.runtime.memory import Workspace, empty, watched, window
 from litz.runtime.modes import without_modes
 from litz.runtime.poison import poisoned
-from litz.runtime.steps import NATIVE, is_whole, numbers, op_of, torch_dtype
 from litz.runtime.writes import TRACKER, Watch
 
 CHANGED = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -51,18 +53,18 @@ Check = Literal["contents", "versions"]  # what tells whether a parameter has ch
 class HeldSet:
     """The tensors by name, made of one list of parameters, and when."""
 
-    def __init__(self, plan: Plan, packing: list[Extern], poison: bool = False) -> None:
-        packed = {b.name for step in packing for b in step.writes}
+    def __init__(self, prepack: Prepack, poison: bool = False) -> None:
+        packed = {b.name for step in prepack.calls for b in step.writes}
         with without_modes():
             self.tensors: dict[str, torch.Tensor] = {
                 b.name: empty(numbers(b.shape), numbers(b.strides), torch_dtype(b.dtype))
-                for b in plan.graph.held
+                for b in prepack.makes
                 if b.name not in packed
             }
             for tensor in self.tensors.values() if poison else ():
                 poisoned(tensor)
         self.known: dict[str, torch.Tensor] = dict(self.tensors)  # and what ATen packed
-        self.seen = _nothing_seen(plan)
+        self.seen = _nothing_seen(prepack)
         self.place = ctypes.addressof(self.seen)
         self.record = RECORD.from_buffer(self.seen, ctypes.sizeof(self.seen) - RECORD_BYTES)
         self.versions: list[int] | None = None
@@ -95,20 +97,15 @@ class Held:
     """The sets of one graph. `spaces` are its workspaces that no call is using."""
 
     def __init__(
-        self, plan: Plan, source: Source, binary: Binary, spaces: list[Workspace],
-        config: Config,
-    ) -> None:  # fmt: skip
-        assert source.preparation is not None
-        self._plan, self._layout, self._spaces = plan, source.layout, spaces
-        self._names = [b.name for b in plan.sources]
-        self._packing = [s for s in plan.graph.body[: plan.graph.prepared] if isinstance(s, Extern)]
-        self.questions = [b.name for s in self._packing if s.asks for b in s.writes]
-        self.is_final = set(plan.sources) <= set(plan.graph.constants)  # and so made for good
+        self, prepack: Prepack, binary: Binary, spaces: list[Workspace], config: Config
+    ) -> None:
+        self._prepack, self._spaces = prepack, spaces
+        self._names = [b.name for b in prepack.sources]
         # In the order they were last looked for.
         self.sets: OrderedDict[tuple[int, ...], HeldSet] = OrderedDict()
         self.made = 0  # how often
-        self._unseen = _nothing_seen(plan)
-        self._prepare = NATIVE(binary.address[source.preparation.name])
+        self._unseen = _nothing_seen(prepack)
+        self._prepare = NATIVE(binary.address[prepack.segment.name])
         self._changed = CHANGED(binary.address["litz_changed"])
         self._fingerprint = FINGERPRINT(binary.address["litz_fingerprint"])
         self._check: Check = config.cpp.weight_prepack_check
@@ -122,14 +119,14 @@ class Held:
 
     def enter(self, space: Workspace) -> None:
         """Make a fresh workspace known: to the only set, or to none so far."""
-        if self.is_final:
+        if self._prepack.final:
             self._bind(space, self.sets[()])
         else:
-            space.hold(self._layout, {}, ctypes.addressof(self._unseen))
+            space.hold({}, ctypes.addressof(self._unseen))
 
     def make_final(self, space: Workspace, constants: dict[str, torch.Tensor]) -> HeldSet:
         """Make the only set; the workspace's table knows where the constants lie."""
-        self.sets[()] = one = HeldSet(self._plan, self._packing, self._poison)
+        self.sets[()] = one = HeldSet(self._prepack, self._poison)
         self._bind(space, one)
         self._make(one, space.address, constants)
         return one
@@ -163,9 +160,9 @@ class Held:
     def _bind(self, space: Workspace, one: HeldSet) -> None:
         """The table comes last. Until it is whole its record is nobody's, so that a call behind an
         interrupt binds anew."""
-        space.hold(self._layout, {}, ctypes.addressof(self._unseen))
+        space.hold({}, ctypes.addressof(self._unseen))
         space.held = one
-        space.hold(self._layout, one.tensors, one.place)
+        space.hold(one.tensors, one.place)
 
     def _set_of(self, parameters: tuple[torch.Tensor, ...]) -> HeldSet:
         key = tuple(t.data_ptr() for t in parameters)
@@ -173,7 +170,7 @@ class Held:
         if one is None:
             for oldest in list(self.sets)[: max(len(self.sets) + 1 - MOST_SETS, 0)]:
                 self._drop(oldest)
-            one = HeldSet(self._plan, self._packing, self._poison)
+            one = HeldSet(self._prepack, self._poison)
             one.seen[: len(key)] = key
             one.owners = watched(parameters, self, lambda held: held._drop(key))
             self.sets[key] = one
@@ -200,10 +197,10 @@ class Held:
         self._prepare(address)
         known = one.tensors | parameters
         with without_modes():
-            for step in self._packing:
+            for step in self._prepack.calls:
                 (made,) = step.writes
                 one.known[made.name] = op_of(step)(*(_operand(a, known) for a in step.args))
-        one.fits = all(one.known[name].item() for name in self.questions)
+        one.fits = all(one.known[name].item() for name in self._prepack.questions)
         self.made += 1
 
 
@@ -230,9 +227,9 @@ def _operand(value: Any, known: dict[str, torch.Tensor]) -> Any:
     return base if is_whole(value) else window(base, value)
 
 
-def _nothing_seen(plan: Plan) -> Any:
+def _nothing_seen(prepack: Prepack) -> Any:
     """Of each parameter an address that is none, and the record of a watch that nobody keeps."""
-    count = len(plan.sources) + len(RECORD())
+    count = len(prepack.sources) + len(RECORD())
     return (ctypes.c_int64 * count)(*[-1] * count)
 
 

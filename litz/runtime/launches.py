@@ -14,11 +14,9 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any, Protocol
 
-from litz.ir.source import STREAM
+from litz.ir.call_plan import STREAM
 
 Native = Callable[[int], int]
-# Fewer kernels than this are launched as fast one by one.
-FEWEST = 3
 # Graphs of one run: outputs that are alive move the next call's elsewhere, and back.
 MOST_GRAPHS = 4
 # Addresses that are remembered until they come again; if none did in so many, none will.

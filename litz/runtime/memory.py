@@ -1,8 +1,8 @@
 """Memory of a call: fresh outputs, and a workspace for all else that differs from call to call.
 
-In: a `Plan`. Out: tensors. A workspace is the table of pointers, the arena and the error record of
-one call at a time; a call takes one from a list and puts it back, so that threads never share one.
-Example: `Workspace(plan, 3, (), True).table[ARENA]` is where the intermediates begin.
+In: a `CallPlan`. Out: tensors. A workspace is the table of pointers, the arena and the error record
+of one call at a time; a call takes one from a list and puts it back: threads never share one.
+Example: `Workspace(plan, (), True).table[ARENA]` is where the intermediates begin.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from torch._C._dynamo.guards import _empty_strided_cpu as empty  # type: ignore[
 from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret  # type: ignore[attr-defined]
 
 from litz.errors import ScalarAssertion
-from litz.ir.program import Plan, ViewArg
-from litz.ir.source import ARENA, ERROR_RECORD
+from litz.ir.aten import torch_dtype
+from litz.ir.call_plan import ARENA, ERROR_RECORD, CallPlan
+from litz.ir.program import ViewArg
+from litz.runtime.layouts import has_steps, mismatch, numbers
 from litz.runtime.modes import without_modes
-from litz.runtime.steps import has_steps, mismatch, numbers, torch_dtype
 
 PAGE = 4096
 MADV_HUGEPAGE = 14
@@ -83,9 +84,9 @@ class Workspace:
     same time, as a forward and a backward one, share one."""
 
     def __init__(
-        self, plan: Plan, entries: int, views: Sequence[ViewArg] | None, huge: bool
+        self, plan: CallPlan, views: Sequence[ViewArg] | None, huge: bool
     ) -> None:  # fmt: skip
-        self.table = (ctypes.c_void_p * (entries + ARENA + 2))()
+        self.table = (ctypes.c_void_p * (len(plan.table) + ARENA + 2))()
         self.address = ctypes.addressof(self.table)
         self.error = Record()
         self.arena = NONE
@@ -98,11 +99,11 @@ class Workspace:
         self.bases: dict[torch.dtype, torch.Tensor] = {}  # the arena, by the type of its elements
         self._plan, self._windows = plan, views
 
-    def hold(self, layout: dict[str, int], tensors: dict[str, torch.Tensor], record: int) -> None:
-        """Enter what is held of parameters, and the record of what these were."""
+    def hold(self, tensors: dict[str, torch.Tensor], record: int) -> None:
+        """Enter prepacked weights, and the record of what their parameters were."""
         for name, tensor in tensors.items():
-            self.table[layout[name]] = tensor.data_ptr()
-        self.table[len(layout) + ARENA + 1] = record
+            self.table[self._plan.table[name]] = tensor.data_ptr()
+        self.table[len(self._plan.table) + ARENA + 1] = record
 
     def borrow(self) -> None:
         """Take an arena for a call, the one of the last call if it is idle."""

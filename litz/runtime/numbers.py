@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from litz.errors import SizeUnknown
-from litz.ir.dtypes import F64, I64
-from litz.ir.expr import Expr
-from litz.ir.program import Buffer, Extern, Plan, ViewArg, read, written
-from litz.ir.sizes import solution, symbols
+from litz.ir.call_plan import origins_text
+from litz.ir.dtypes import BOOL, F64, I64
+from litz.ir.expr import Expr, apply, const, integer
+from litz.ir.program import Binding, Buffer, Extern
+from litz.ir.sizes import roots, solution
 
 INFIX = {
     "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=",
@@ -80,45 +80,6 @@ def float_bits(number: float) -> int:
     return int(struct.unpack("<q", struct.pack("<d", number))[0])
 
 
-def symbols_of(plan: Plan, computed: Iterable[Expr]) -> list[Expr]:
-    """Every size that a call has to know, those first that others are made of."""
-    found: dict[Expr, None] = {}
-
-    def add(symbol: Expr) -> None:
-        for below in symbols(*symbol.args):
-            add(below)
-        found[symbol] = None
-
-    for symbol in symbols(*computed, *_sizes_of(plan)):
-        add(symbol)
-    return list(found)
-
-
-def _sizes_of(plan: Plan) -> Iterator[Expr]:
-    graph = plan.graph
-    yield from (unit for unit, _ in plan.regions)
-    for item in graph.inputs:
-        yield from _leaves(item)
-    for step in graph.body:
-        yield from _leaves((*read(step), *written(step)))
-        if isinstance(step, Extern):
-            yield from _leaves((step.args, tuple(v for _, v in step.kwargs)))
-            yield from (b.symbol for b in step.binds)
-    yield from _leaves(tuple(o.value for o in graph.outputs))
-
-
-def _leaves(value: Any) -> Iterator[Expr]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, Buffer):
-        yield from (*value.shape, *value.strides)
-    elif isinstance(value, ViewArg):
-        yield from (*_leaves(value.buffer), *value.shape, *value.strides, value.offset)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _leaves(item)
-
-
 def source_of(symbol: Expr, inputs: Iterable[tuple[Buffer | Expr, str]]) -> str:
     """Where a call finds a size: an argument, a dimension of one, or what is computed of such."""
     if symbol.args:
@@ -145,3 +106,52 @@ def _shown(inputs: Iterable[tuple[Buffer | Expr, str]]) -> Iterator[tuple[Expr, 
         for d, (n, step) in enumerate(zip(item.shape, item.strides, strict=True)):
             yield n, f"{name}.shape[{d}]"
             yield step, f"{name}.stride({d})"
+
+
+# -- sizes that data tells, and checks of them ----------------------------------------------------
+
+PARTS = {"shape": ".shape", "stride": ".stride()"}
+
+
+def told_text(binding: Binding, result: str, operand: str) -> str:
+    """Where the result of a call tells a size."""
+    if binding.path == ("offset",):
+        return f"{result}.storage_offset() - {operand}.storage_offset()"
+    steps = [f"[{part}]" if isinstance(part, int) else PARTS[part] for part in binding.path]
+    number = "".join([result, *steps])
+    if not steps:  # a number itself, which may be a truth
+        number = f"{'float' if binding.symbol.dtype is F64 else 'int'}({number})"
+    return number if binding.divisor == 1 else f"{number} // {binding.divisor}"
+
+
+def check_line(step: Extern) -> str:
+    """A check that the program makes of symbolic numbers; nothing if it always holds."""
+    condition, message = _checked(step)
+    if condition.is_const and condition.attr:
+        return ""
+    known = sorted(roots(condition), key=lambda size: str(size.attr[0]))
+    values = "".join(f", {size.attr[0]}={local_name(size)}" for size in known)
+    told = f"{message}, {origins_text(step.origins)!r}{values}"
+    return f"if not {number_text(condition)}: check_failed({told})"
+
+
+def _checked(step: Extern) -> tuple[Expr, str]:
+    """What is asked for, and the text of torch's message."""
+    if step.target == "aten._assert_scalar.default":
+        condition, message = step.args
+        known = isinstance(condition, Expr)
+        return condition if known else const(bool(condition), BOOL), repr(message)
+    given = dict(zip(("size", "min", "max"), step.args, strict=False)) | dict(step.kwargs)
+    number = _number(given["size"])
+    low, high = given.get("min"), given.get("max")
+    truth = const(True, BOOL)
+    for op, bound in (("ge", low), ("le", high)):
+        if bound is not None:
+            truth = apply("and", truth, apply(op, number, _number(bound)))
+    limits = ", ".join("" if n is None else str(n) for n in (low, high))
+    shown = f"{{{number_text(number)}}}"
+    return truth, f'f"Invalid value range for {shown} between [{limits}]."'
+
+
+def _number(value: Expr | int) -> Expr:
+    return value if isinstance(value, Expr) else integer(value)

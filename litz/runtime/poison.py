@@ -1,7 +1,7 @@
 """Poison: what nobody has written yet is NaN, and what nobody may write is looked at.
 
-In: a plan, fresh memory. Out: with `debug_poison_memory`, every byte of an arena and of a fresh
-tensor is 255 before a call (a NaN of every float type, -1 of every integer), so that a kernel which
+In: intermediates, fresh memory. Out: with `debug_poison_memory`, every byte of an arena and of a
+fresh tensor is 255 before a call (a NaN of every float type, -1 of every integer): a kernel that
 reads what was never written gives NaN each time, not once in a while. Behind each intermediate and
 each output lie `GUARD` bytes; a call that finds them changed at its end raises.
 """
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from litz.errors import InternalError
 from litz.ir.expr import Expr
-from litz.ir.program import Plan
+from litz.ir.program import Buffer, Slot
 from litz.ir.sizes import extent_bytes
 from litz.runtime.numbers import number_text
 
@@ -24,6 +24,7 @@ BYTE = 255
 GUARD = 64  # bytes behind a tensor; `plan` leaves as many behind each intermediate
 
 Zone = tuple[int, int]
+Placed = tuple[Buffer, Slot]
 
 
 @_disable_current_modes()
@@ -64,25 +65,18 @@ def look_behind(name: str, tensor: Any) -> None:
         raise _overrun(f"behind {name}")
 
 
-def taken(plan: Plan) -> list[Zone]:
+def taken(intermediates: Iterable[Placed]) -> list[Zone]:
     """The ranges of an arena that intermediates lie in, if no size is symbolic."""
-    buffers = {b.name: b for step in plan.graph.body for b in step.writes}
-    return [
-        (slot.offset, slot.offset + extent_bytes(buffers[name]).number)
-        for name, slot in plan.slots.items()
-        if name in buffers
-    ]
+    return [(slot.offset, slot.offset + extent_bytes(b).number) for b, slot in intermediates]
 
 
-def taken_text(plan: Plan, places: Mapping[Expr, tuple[str, str]]) -> str:
+def taken_text(intermediates: Iterable[Placed], places: Mapping[Expr, tuple[str, str]]) -> str:
     """The same as Python, if sizes are: `places` names the start and the unit of each region."""
-    buffers = {b.name: b for step in plan.graph.body for b in step.writes}
     pairs = []
-    for name, slot in plan.slots.items():
-        if name in buffers:
-            start, unit = places[slot.unit]
-            place = f"{start} + {unit} * {slot.offset}"
-            pairs.append(f"({place}, {place} + {number_text(extent_bytes(buffers[name]))})")
+    for buffer, slot in intermediates:
+        start, unit = places[slot.unit]
+        place = f"{start} + {unit} * {slot.offset}"
+        pairs.append(f"({place}, {place} + {number_text(extent_bytes(buffer))})")
     return f"[{', '.join(pairs)}]"
 
 

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import time
 
-from litz.ir.program import Buffer, Plan, read, written
-from litz.ir.source import Binary, Segment, Source
-from litz.runtime.steps import NATIVE, Native
+from litz.ir.call_plan import CallPlan, Segment
+from litz.ir.program import Buffer
+from litz.ir.source import Binary
+from litz.runtime.layouts import NATIVE, Native
 from litz.trace import KERNELS, Trace
 
 # The first call warms caches up; the second shows what a call costs.
 TIMED_CALLS = 2
 
 
-def timed_segments(plan: Plan, source: Source, binary: Binary, debug: int) -> list[Native]:
+def timed_segments(plan: CallPlan, binary: Binary, debug: int) -> dict[str, Native]:
     """Stand-ins for the segments of a graph."""
-    moved = [sum(_bytes(b) for b in (*read(k), *written(k))) for k in plan.graph.kernels]
-    names = [k.name for k in plan.graph.kernels]
-    return [TimedSegment(s, names, moved, binary, Trace(debug)) for s in source.segments]
+    moved = [sum(_bytes(b) for b in (*k.reads, *k.writes)) for k in plan.kernels]
+    names = [k.name for k in plan.kernels]
+    trace = Trace(debug)
+    return {s.name: TimedSegment(s, names, moved, binary, trace) for s in plan.segments}
 
 
 def _bytes(buffer: Buffer) -> int:

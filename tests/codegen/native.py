@@ -12,14 +12,15 @@ from typing import Any
 import torch
 
 from litz.build import build
-from litz.codegen import emit
+from litz.call import plan_call
+from litz.codegen import drive, emit
 from litz.config import Config
+from litz.ir.aten import torch_dtype
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, integer
 from litz.ir.program import Buffer, Kernel, KernelGraph, Phase, Plan, Store
 from litz.ir.scheduled import ScheduledKernel
 from litz.runtime import link
-from litz.runtime.steps import torch_dtype
 from litz.schedule import schedule
 from litz.target import host
 from litz.trace import Trace
@@ -51,10 +52,11 @@ def run(
     target = host(config.cpp.threads, config.cpp.simdlen)
     plan = Plan(KernelGraph(tuple(placed), (), (kernel,), ()))
     scheduled = [schedule(kernel, target, config)]
-    source = emit(plan, scheduled, target)
-    binary = build(source, target, config, Trace())
+    kernels = emit(plan, scheduled, target)
+    call = plan_call(plan, kernels, {}, config, target)
+    binary = build(drive(kernels, call, target), target, config, Trace())
     before = {b: whole.clone() for b, (whole, _) in placed.items()}
-    link(plan, source, binary, {}, config)([window for _, window in placed.values()])
+    link(call, binary, {}, config)([window for _, window in placed.values()])
     for b, (whole, window) in placed.items():
         assert _margins(whole, window).equal(_margins(before[b], window)), f"{b} is written outside"
     return {b.name: window.clone() for b, (_, window) in placed.items()}, scheduled[0]

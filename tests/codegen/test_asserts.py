@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 import litz
 from litz.build import build
-from litz.codegen import emit
+from litz.call import plan_call
+from litz.codegen import drive, emit
 from litz.config import Config
 from litz.errors import InternalError
 from litz.ir.dtypes import F32
@@ -32,9 +33,10 @@ def _reads_beyond(config: Config) -> torch.Tensor:
     plan = Plan(KernelGraph((x,), (), (kernel,), (Output(shown),)))
     trace, target = Trace(), host()
     scheduled = [schedule(kernel, target, config)]
-    source = emit(plan, scheduled, target)
-    binary = build(source, target, config, trace)
-    (result,) = link(plan, source, binary, {}, config)([torch.zeros(n)])
+    kernels = emit(plan, scheduled, target)
+    call = plan_call(plan, kernels, {}, config, target)
+    binary = build(drive(kernels, call, target), target, config, trace)
+    (result,) = link(call, binary, {}, config)([torch.zeros(n)])
     return result
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from litz.target import host
-from tests.stages import compiled, linked, stages
+from tests.stages import compiled, module_text, stages
 
 # Rows of 1,037 floats that make an array twice as large as the second cache.
 ROWS = 2 * host().l2_bytes // (4 * 1037) + 3
@@ -85,7 +85,7 @@ def test_windows(name: str, channels: int) -> None:
 
 def test_a_test_at_a_border_is_a_branch() -> None:
     """No load is masked, though windows reach over the border."""
-    text = linked(POOLS["maximum of 3 x 3"], _images(192)).source.text
+    text = module_text(POOLS["maximum of 3 x 3"], _images(192))
     assert "masked.load" not in text and "load volatile <" in text
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from litz.ir import eighths
+from litz.ir.aten import torch_dtype
 from litz.ir.dtypes import E4M3, E5M2, F32, U8, DType
 from litz.ir.expr import apply, axis, bitcast, cast, const, load
 from litz.ir.interpret import convert
 from litz.rewrite.simplify import simplify_value
-from litz.runtime.steps import torch_dtype
 from tests import draws
 from tests.codegen import native
 

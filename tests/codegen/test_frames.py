@@ -25,7 +25,7 @@ from litz.ir.program import Kernel, Phase, Store
 from tests.codegen.native import buffer, run
 from tests.dynamic.symbolic import Symbolic
 from tests.numerics.table import listed, measured
-from tests.stages import compiled, linked, stages
+from tests.stages import compiled, linked, module_text, stages
 
 Function = Callable[..., Any]
 
@@ -111,7 +111,7 @@ def test_functions_leave_the_stack_alone(name: str) -> None:
     thread that calls is small."""
     function, inputs = CORPUS[name][0], _inputs(name)
     graph = linked(function, *inputs)
-    for pieces in frames(graph.source.text).values():
+    for pieces in frames(module_text(function, *inputs)).values():
         assert max(pieces) <= PIECE and sum(pieces) <= WHOLE + PIECE // 2
     found: list[Any] = []
     before = threading.stack_size(SMALL_STACK)
@@ -129,7 +129,7 @@ def test_functions_leave_the_stack_alone(name: str) -> None:
 def test_what_is_large_is_on_the_heap() -> None:
     """So that the test above looks at something."""
     large, small = (
-        linked(*CORPUS[name][:1], *_inputs(name)).source.text
+        module_text(*CORPUS[name][:1], *_inputs(name))
         for name in ("scan of columns", "scan of columns, short")
     )
     assert "@malloc" in large and "@free" in large and "@malloc" not in small
@@ -239,8 +239,8 @@ FILLED = ["scan of columns", "scan of columns, short", "rows, then a product"]
 @pytest.mark.parametrize("name", FILLED)
 def test_scratch_is_filled(name: str) -> None:
     function, inputs = CORPUS[name][0], _inputs(name)
-    text = linked(function, *inputs, debug_poison_memory=True).source.text
+    text = module_text(function, *inputs, debug_poison_memory=True)
     assert "@llvm.memset.p0.i64" in text
-    assert "@llvm.memset" not in linked(function, *inputs, debug_poison_memory=False).source.text
+    assert "@llvm.memset" not in module_text(function, *inputs, debug_poison_memory=False)
     plain, filled = (compiled(function, debug_poison_memory=p)(*inputs) for p in (False, True))
     assert torch.equal(plain, filled)

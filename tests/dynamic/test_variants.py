@@ -34,7 +34,7 @@ def test_each_size_runs_the_schedule_that_is_nearest() -> None:
     assert symbolic.graphs == 1 and symbolic.frames == 1
     (report,) = symbolic.notes.graphs
     softmax = next(k for k, kernel in enumerate(report.kernels) if "exp_sum" in kernel.name)
-    ways = report.source.ways[softmax]
+    ways = [launch.function for launch in report.kernels[softmax].launches]
     assert len(ways) == 4 and len(set(ways)) > 1
     assert report.scheduled[softmax].variants[0].scheduled.choice.vector is not None  # rows of 4
     assert report.scheduled[softmax].variants[3].scheduled.choice.vector is None  # rows of 600
@@ -54,7 +54,7 @@ def test_without_hints_a_kernel_has_one_way_to_run() -> None:
     symbolic = Symbolic(lambda x: torch.softmax(x, -1))
     symbolic.check(torch.randn(6, 30))
     (report,) = symbolic.notes.graphs
-    assert [len(ways) for ways in report.source.ways] == [1] and not report.scheduled[0].variants
+    assert [len(k.launches) for k in report.kernels] == [1] and not report.scheduled[0].variants
 
 
 def test_kernels_that_differ_in_the_names_of_their_sizes_are_one_function() -> None:

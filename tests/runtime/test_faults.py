@@ -125,7 +125,7 @@ def _inputs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 def _arguments(graph: CompiledGraph, n: int) -> list[Any]:
     """Tensors in order; every size is n."""
     tensors = iter(_inputs(n))
-    return [next(tensors) if isinstance(i, Buffer) else n for i in graph.plan.graph.inputs]
+    return [next(tensors) if isinstance(i.value, Buffer) else n for i in graph.plan.body.inputs]
 
 
 def test_sizes_that_did_not_fit_are_fitted_again(

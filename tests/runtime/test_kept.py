@@ -108,6 +108,6 @@ def test_what_is_kept_has_no_place_in_the_arena() -> None:
     fast = compiled(lambda x: keep(x + 1) + (x.exp() @ x).sort(0).values)
     fast(X)
     plan = fast.graphs[0].plan
-    (call,) = [s for s in plan.graph.externs if s.foreign]
+    (call,) = [s for s in plan.calls if s.foreign]
     assert {b.name for b in call.reads} <= plan.lent and plan.slots
     assert not plan.lent & plan.slots.keys()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from litz.ir.source import STREAM
+from litz.ir.call_plan import STREAM
 from litz.runtime.device_graph import Table
 from litz.runtime.launches import MOST_GRAPHS, MOST_SEEN, Launches
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from litz.errors import InternalError
-from litz.ir.source import ARENA
+from litz.ir.call_plan import ARENA
 from litz.runtime.poison import GUARD, guarded, look_behind, look_between
 from tests.stages import compiled, linked
 
@@ -67,7 +67,7 @@ def test_every_call_begins_with_poison() -> None:
 
 def test_a_write_behind_an_output_raises() -> None:
     made = linked(lambda x: x + 1, torch.randn(8), debug_poison_memory=True)
-    place = made.source.layout[next(b.name for b in made.plan.outside if b.name.startswith("t"))]
+    place = next(k for name, k in made.plan.table.items() if name.startswith("t"))
     _with(made, lambda table: ctypes.memset(table[place] + 4 * 8 + 3, 0, 1))
     with pytest.raises(InternalError, match="behind t0"):
         made([torch.randn(8)])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests import draws
-from tests.stages import compiled, linked, stages
+from tests.stages import compiled, module_text, stages
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int8)
 
@@ -31,7 +31,7 @@ def test_a_plain_kernel_has_no_blocks() -> None:
 
 
 def test_no_gather_is_left() -> None:
-    text = linked(lambda x: x.t().contiguous(), torch.randn(64, 64)).source.text
+    text = module_text(lambda x: x.t().contiguous(), torch.randn(64, 64))
     assert "masked.gather" not in text and "shufflevector" in text
 
 

@@ -1,6 +1,6 @@
 """Contents: whether the parameters that something is held of are what they were.
 
-In: a plan that holds what it made of parameters. Out: LLVM IR of `i64 @litz_changed(ptr table)`:
+In: the parameters that weights are prepacked from. Out: LLVM IR of `i64 @litz_changed(ptr table)`:
 -1 if a parameter lies elsewhere, 1 if one was written to or nobody watches them, 0 if every byte is
 what it was. torch counts most writes, but not those through `.data`, NumPy or a foreign pointer.
 The table's last entry is a record of 64-bit numbers: the address of each parameter, how many ranges
@@ -14,8 +14,11 @@ are watched (-1 if none is yet), where they are listed, and the file /proc/self/
 
 from __future__ import annotations
 
-from litz.ir.program import Plan
-from litz.ir.source import ARENA, COPIED, HASHED, TRACKED
+from collections.abc import Sequence
+
+from litz.ir.call_plan import ARENA
+from litz.ir.program import Buffer
+from litz.ir.source import COPIED, HASHED, TRACKED
 
 # Bytes that a thread takes at a time; the fingerprint is the same for any number of threads.
 CHUNK = 1 << 20
@@ -209,20 +212,19 @@ unchanged:
 """
 
 
-def contents_text(plan: Plan, layout: dict[str, int]) -> str:
-    """The functions, and the check of the addresses of one plan's parameters."""
-    found = plan.sources
+def contents_text(parameters: Sequence[Buffer], table: dict[str, int]) -> str:
+    """The functions, and the check of the addresses of one graph's parameters."""
     lines = [
         FINGERPRINT,
         RANGES,
         "define i64 @litz_changed(ptr %table) #0 {",
-        f"  %record.slot = getelementptr ptr, ptr %table, i64 {len(layout) + ARENA + 1}",
+        f"  %record.slot = getelementptr ptr, ptr %table, i64 {len(table) + ARENA + 1}",
         "  %record = load ptr, ptr %record.slot",
         "  %moved.0 = add i1 0, 0",
     ]
-    for k, buffer in enumerate(found):
+    for k, buffer in enumerate(parameters):
         lines += [
-            f"  %slot{k} = getelementptr ptr, ptr %table, i64 {layout[buffer.name]}",
+            f"  %slot{k} = getelementptr ptr, ptr %table, i64 {table[buffer.name]}",
             f"  %tensor{k} = load ptr, ptr %slot{k}",
             f"  %seen{k} = getelementptr i64, ptr %record, i64 {k}",
             f"  %before{k} = load ptr, ptr %seen{k}",
@@ -231,11 +233,11 @@ def contents_text(plan: Plan, layout: dict[str, int]) -> str:
         ]
     return "\n".join([
         *lines,
-        f"  br i1 %moved.{len(found)}, label %others, label %same",
+        f"  br i1 %moved.{len(parameters)}, label %others, label %same",
         "others:",
         "  ret i64 -1",
         "same:",
-        f"  %watch = getelementptr i64, ptr %record, i64 {len(found)}",
+        f"  %watch = getelementptr i64, ptr %record, i64 {len(parameters)}",
         "  %changed = call i64 @litz_written(ptr %watch)",
         "  ret i64 %changed",
         "}",

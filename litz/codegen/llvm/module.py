@@ -1,7 +1,7 @@
-"""Modules: all kernels of a graph in one LLVM module, with their driver and the math they use.
+"""Modules: all kernels of a graph in one LLVM module, with the math they use.
 
-In: a plan and its scheduled kernels. Out: `Source`: IR text and, for each kernel, the name of its
-function. Kernels of equal structure (identical layers) share one function.
+In: a plan and its scheduled kernels. Out: `Source`: IR text and, for each kernel, how its function
+is called. Kernels of equal structure (identical layers) share one function.
 """
 
 from __future__ import annotations
@@ -13,34 +13,30 @@ from litz.codegen.llvm.attention import AttentionEmitter
 from litz.codegen.llvm.attention_row import RowEmitter
 from litz.codegen.llvm.checks import CALLED
 from litz.codegen.llvm.columns import ColumnEmitter
-from litz.codegen.llvm.driver import (
-    Launch,
-    computed_numbers,
-    driver_text,
-    launches_of,
-    preparation,
-    segments,
-    table_layout,
-)
+from litz.codegen.llvm.driver import launches_of
 from litz.codegen.llvm.emit import KernelEmitter
 from litz.codegen.llvm.product import ProductEmitter
 from litz.codegen.llvm.row_product import RowProductEmitter
 from litz.codegen.llvm.window import WindowEmitter
+from litz.ir.call_plan import KernelCall
 from litz.ir.checks import sites_of
 from litz.ir.product import product_phase
-from litz.ir.program import Plan, exprs_of
+from litz.ir.program import Kernel, Plan, exprs_of, read, written
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
+from litz.ir.summary import summary
 from litz.ir.verify import verify_emitted
 from litz.target import Target
 
 
 def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> Source:
-    """One function for each kernel that differs from all before it."""
+    """One function for each kernel that differs from all before it. The driver is not part of the
+    text yet: the call has to be planned first."""
     functions = _Functions()
-    launches = [_launched(kernel, functions) for kernel in kernels]
-    ways = tuple(tuple(way.function for way in each) for each in launches)
-    names = tuple(each[0] for each in ways)
+    calls = tuple(
+        _called(kernel, scheduled, functions)
+        for kernel, scheduled in zip(plan.graph.kernels, kernels, strict=True)
+    )
     library, needed = math.definitions(sorted(functions.wanted), target.features)
     bits = target.vector_bytes * 8
     attributes = (
@@ -48,29 +44,26 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         f'"prefer-vector-width"="{bits}" }}'
     )
     attributes += '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # rolled loops
-    computed = computed_numbers(launches)
-    layout = table_layout(plan, computed)
     sites = tuple(sites_of(e for kernel in kernels for e in exprs_of(kernel.kernel)))
-    may_fail = frozenset(k for k, found in enumerate(ways) if functions.may_fail & {*found})
-    driver = driver_text(plan, launches, layout, target.threads, may_fail)
-    # The driver declares what its runtime part uses; nothing may be declared twice.
-    outside = sorted(d for d in functions.declares | needed if d not in driver)
+    declared = sorted(functions.declares | needed)
     texts = [text.replace(NAME, name) for text, name in functions.texts.items()]
-    text = "\n".join([*outside, library, *texts, driver, attributes, ""])
-    runs, first = tuple(segments(plan)), preparation(plan)
-    all_names = tuple(functions.texts.values())
-    return Source(
-        text, names, all_names, runs, layout, first, computed, ways, sites, may_fail
-    )  # fmt: skip
+    text = "\n".join([*declared, library, *texts, attributes, ""])
+    return Source(text, calls, tuple(functions.texts.values()), sites)
 
 
-def _launched(kernel: ScheduledKernel, functions: _Functions) -> list[Launch]:
+def _called(kernel: Kernel, scheduled: ScheduledKernel, functions: _Functions) -> KernelCall:
     """Every way to run a kernel; one alone, if all of them come to the same."""
-    ways = [v.scheduled for v in kernel.variants] or [kernel]
+    ways = [v.scheduled for v in scheduled.variants] or [scheduled]
     names = [functions.name(way) for way in ways]
     if len({(name, way.choice) for name, way in zip(names, ways, strict=True)}) == 1:
-        kernel = replace(kernel, variants=())
-    return launches_of(kernel, names)
+        scheduled = replace(scheduled, variants=())
+    launches = launches_of(scheduled, names)
+    own = tuple(launch.function for launch in launches)
+    checks = not functions.may_fail.isdisjoint(own)
+    touched = tuple(read(kernel)), tuple(written(kernel))
+    return KernelCall(
+        kernel.name, launches, *touched, checks, kernel.origins, summary(scheduled, own)
+    )
 
 
 # What a function, and those it calls, begin with until it has a name.

@@ -1,4 +1,4 @@
-"""All kernels of a graph as Triton source, with the native functions that launch them.
+"""All kernels of a graph as Triton source, and how each is called.
 
 In: a plan and its scheduled kernels. Out: `DeviceSource`. Kernels of equal structure (identical
 layers) are written once.
@@ -10,18 +10,19 @@ import hashlib
 from dataclasses import replace
 
 from litz.codegen.triton.emit import KernelEmitter
-from litz.codegen.triton.launch import computed_numbers, launcher_text, segments, table_layout
 from litz.codegen.triton.ops import POINTERS
 from litz.codegen.triton.prelude import with_prelude
+from litz.ir.call_plan import KernelCall, Launch
 from litz.ir.checks import sites_of
 from litz.ir.dtypes import F64, U8
 from litz.ir.expr import Expr, integer, walk
 from litz.ir.index import ONE, to_poly
 from litz.ir.product import kernel_product
-from litz.ir.program import Buffer, Kernel, Plan, exprs_of
+from litz.ir.program import Buffer, Kernel, Plan, exprs_of, read, written
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.sizes import greatest
-from litz.ir.source import LAUNCH, SCRATCH, DeviceKernel, DeviceSource
+from litz.ir.source import SCRATCH, DeviceKernel, DeviceSource
+from litz.ir.summary import summary
 from litz.ir.verify import verify_emitted
 
 PLAIN = "litz_kernel"
@@ -35,32 +36,34 @@ def emit_kernels(
     """One function for each kernel that differs from all before it. Its name is unique in the
     graph and says what it serves; or it follows from its text, so that graphs share cubins."""
     made: dict[object, DeviceKernel] = {}
-    names: list[str] = []
-    for kernel in scheduled:
+    calls: list[KernelCall] = []
+    for step, kernel in zip(plan.graph.kernels, scheduled, strict=True):
         key = (kernel.kernel.outer, kernel.kernel.phases, kernel.kernel.scratch, kernel.choice)
         if key not in made:
             words = _nodes(kernel.kernel) if nodes else _identifier(kernel.kernel.name)
             named = emit_kernel(kernel, f"litz_{len(made)}_{words}" if unique else PLAIN)
             made[key] = named if unique else _by_content(named)
-        names.append(made[key].name)
+        calls.append(_called(step, kernel, made[key]))
     kernels = {k.name: k for k in made.values()}
     placed = {b.name: b for k in scheduled for b in k.arguments if b.name not in plan.slots}
     known = {b.name for b in plan.outside}
     workspaces = tuple(b for name, b in placed.items() if name not in known)
     workspaces += _scratch(list(made.values()), plan)
     counters = frozenset(k.arguments[-1].name for k in scheduled if k.choice.share > 1)
-    computed = computed_numbers(scheduled)
-    layout = table_layout(plan, workspaces, computed)
-    first = LAUNCH + 1 + len(layout)
-    handles = {name: first + 2 * k for k, name in enumerate(kernels)}
-    steps = [(k, kernels[name]) for k, name in zip(scheduled, names, strict=True)]
-    text = launcher_text(plan, steps, layout, handles)
-    parts = tuple(segments(plan))
-    given = tuple(tuple(b.name for b in k.arguments) for k in scheduled)
-    return DeviceSource(
-        tuple(kernels.values()), text, tuple(names), parts, layout, handles, workspaces, given,
-        counters, computed, tuple(sites_of(e for k in scheduled for e in exprs_of(k.kernel))),
+    sites = tuple(sites_of(e for k in scheduled for e in exprs_of(k.kernel)))
+    return DeviceSource(tuple(kernels.values()), tuple(calls), sites, workspaces, counters)
+
+
+def _called(step: Kernel, scheduled: ScheduledKernel[Tiling], kernel: DeviceKernel) -> KernelCall:
+    arguments = tuple(b.name for b in scheduled.arguments)
+    launch = Launch(
+        kernel.name, arguments, scheduled.sizes, scheduled.task_count, warps=kernel.warps,
+        scratch=bool(kernel.scratch),
     )  # fmt: skip
+    touched = tuple(read(step)), tuple(written(step))
+    return KernelCall(
+        step.name, (launch,), *touched, kernel.checks, step.origins, summary(scheduled)
+    )
 
 
 def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:

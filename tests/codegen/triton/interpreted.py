@@ -26,10 +26,13 @@ from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 from litz import compiler
 from litz.build import build_launcher
 from litz.build.triton_worker import function_of
-from litz.codegen import emit
+from litz.call import plan_call
+from litz.codegen import drive, emit
 from litz.config import snapshot
 from litz.errors import DriverError
 from litz.ir import eighths
+from litz.ir.aten import torch_dtype
+from litz.ir.call_plan import CallPlan
 from litz.ir.checks import RECORD_WORDS
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.dtypes import E4M3, E5M2
@@ -40,7 +43,6 @@ from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
 from litz.runtime import recorded
 from litz.runtime.device_graph import NO_CONTEXT, DeviceGraph
 from litz.runtime.numbers import local_name, number_text
-from litz.runtime.steps import torch_dtype
 from litz.schedule import schedule
 from litz.target import Target, cuda
 from litz.trace import Trace
@@ -360,8 +362,9 @@ def graph_of(
     """What the stages made of a function, linked."""
     source = emit(made.plan, made.scheduled, target)
     assert isinstance(source, DeviceSource)
-    config = snapshot(options)
-    return link_interpreted(made.plan, source, made.scheduled, made.graph.constants, config)
+    config, constants = snapshot(options), made.graph.constants
+    call = plan_call(made.plan, source, constants, config, target)
+    return link_interpreted(call, source, made.scheduled, constants, config)
 
 
 def _bytes(kernel: Any) -> Callable[..., list[int]]:
@@ -372,16 +375,18 @@ def _bytes(kernel: Any) -> Callable[..., list[int]]:
 
 
 def link_interpreted(
-    plan: Any, source: DeviceSource, scheduled: list[Any], constants: Any, config: Any
+    call: CallPlan, source: DeviceSource, scheduled: list[Any], constants: Any, config: Any
 ) -> tuple[DeviceGraph, Interpreted]:
     """The callable that `link` would make, on the interpreter, and the device it runs on."""
     spans: dict[str, Callable[..., list[int]]] = {}
     for name, kernel in zip(source.names, scheduled, strict=True):
         spans[name] = _bytes(kernel)
     cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
-    binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
+    driven = drive(source, call, TARGET)
+    assert isinstance(driven, DeviceSource)
+    binary = DeviceBinary(cubins, build_launcher(driven, config, Trace()))
     device = Interpreted(source, spans)
-    graph = DeviceGraph(plan, source, binary, constants, device, config)
+    graph = DeviceGraph(call, binary, constants, device, config)
     recorded(graph, constants)
     return graph, device
 
@@ -394,7 +399,8 @@ def run_kernel(
     scheduled = [schedule(kernel, TARGET, snapshot({}))]
     source = emit(plan, scheduled, TARGET)
     assert isinstance(source, DeviceSource)
-    graph, device = link_interpreted(plan, source, scheduled, {}, snapshot({}))
+    call = plan_call(plan, source, {}, snapshot({}), TARGET)
+    graph, device = link_interpreted(call, source, scheduled, {}, snapshot({}))
     tensors = []
     for buffer, value in given.items():
         shape = [n.number for n in buffer.shape]
@@ -438,7 +444,7 @@ class _Compiled:
 
     def __init__(self, graph: Any, device: Any) -> None:
         self.graph, self.device, self._boxed_call = graph, device, True
-        self.policy = graph.policy
+        self.recording = graph.recording
 
     def __call__(self, args: list[Any]) -> Any:
         try:
@@ -468,11 +474,12 @@ def interpreting() -> Iterator[list[Any]]:
         scheduled.append(before["schedule"](kernel, *args))
         return scheduled[-1]
 
-    def build(source: Any, target: Any, config: Any, trace: Any) -> None:
+    def build(source: Any, target: Any, config: Any, trace: Any) -> Any:
         """The interpreter reads the source itself."""
+        return source
 
-    def link(plan: Any, source: Any, _: Any, constants: Any, config: Any, *more: Any) -> Any:
-        made.append(_Compiled(*link_interpreted(plan, source, list(scheduled), constants, config)))
+    def link(call: Any, source: Any, constants: Any, config: Any, *more: Any) -> Any:
+        made.append(_Compiled(*link_interpreted(call, source, list(scheduled), constants, config)))
         return made[-1]
 
     for name, function in zip(names, (target_for, keep, build, link), strict=True):

@@ -72,7 +72,7 @@ def check(there: Any, function: Callable[..., Any], parts: int, shown: int, hold
     x = torch.randn(6, 8, generator=draws.generator(1))
     w = torch.randn(6, 8, generator=draws.generator(2))
     graph, device = there.graph_of(there.tiled(function, x, w), **{"triton.cudagraphs": True})
-    assert graph.policy.recorded == parts, graph.policy
+    assert graph.recording.recorded == parts, graph.recording
     kept: list[Any] = []
     RUNS[0] = 0
     before = x

@@ -67,9 +67,9 @@ def parts(there: Any, program: Program) -> list[Any]:
     with there.interpreting() as made:
         check(program, options=RECORDED, rtol=1e-4, atol=1e-4)
     (graph,) = made
-    assert graph.policy.recorded >= 2, graph.policy
+    assert graph.recording.recorded >= 2, graph.recording
     assert graph.device.tape.replays >= 2 * 4
-    reasons = " ".join(graph.policy.reasons)
+    reasons = " ".join(graph.recording.reasons)
     assert "only data tells u0, which steps work on" in reasons, reasons
     return list(graph.graph.source.kernels)
 

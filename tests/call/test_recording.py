@@ -9,14 +9,15 @@ import pytest
 import torch
 
 import litz
+from litz.call.recording import recording_of
 from litz.config import Config
 from litz.config.flags import Triton
 from litz.errors import CudaGraphsRefused
+from litz.ir.call_plan import Recording
 from litz.ir.expr import Expr, load, rebuild, transform
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, KernelGraph, Origin, ViewArg
-from litz.runtime import for_size, policy_of
-from litz.runtime.graph_policy import Policy, require
+from litz.runtime import for_size, require
 from tests import draws
 from tests.stages import stages
 
@@ -30,8 +31,8 @@ def graph_of(function: Any, *inputs: Any) -> KernelGraph:
     return stages(function, *inputs).plan.graph
 
 
-def policy(function: Any, *inputs: Any, device: str = "cpu", config: Config = GRAPHS) -> Policy:
-    return policy_of(graph_of(function, *inputs), device, config)
+def policy(function: Any, *inputs: Any, device: str = "cpu", config: Config = GRAPHS) -> Recording:
+    return recording_of(graph_of(function, *inputs), device, config)
 
 
 def _updated(x: torch.Tensor) -> torch.Tensor:
@@ -61,11 +62,11 @@ def test_a_reason_names_the_op_and_the_line() -> None:
     origin = Origin("unique", "aten.unique_dim.default", "model.py:3")
     for op, why in (("unique_dim", "waits for the GPU"), ("bincount", "depends on data")):
         call = Extern(f"aten.{op}.default", (), (), (), single=False, origins=(origin,))
-        (skip,) = policy_of(KernelGraph((), (), (call,), ()), "cpu", GRAPHS).skips
+        (skip,) = recording_of(KernelGraph((), (), (call,), ()), "cpu", GRAPHS).skips
         assert why in str(skip) and f"aten.{op}.default" in str(skip)
         assert str(skip).endswith("(aten.unique_dim.default (model.py:3))")
     call = Extern("higher_order.cond", (), (), (), single=False)
-    (skip,) = policy_of(KernelGraph((), (), (call,), ()), "cpu", GRAPHS).skips
+    (skip,) = recording_of(KernelGraph((), (), (call,), ()), "cpu", GRAPHS).skips
     assert str(skip) == "cond decides on the CPU what runs next"
 
 
@@ -95,32 +96,34 @@ def test_a_step_in_the_way_cuts_the_graph(
     count: int, cuts: tuple[int, ...], parts: list[tuple[int, int, bool]]
 ) -> None:
     """What lies before and behind it is recorded, if there is enough of it."""
-    found = policy_of(_with_calls(count, *cuts), "cpu", GRAPHS)
-    assert [(p.first, p.last, p.recorded) for p in found.parts] == parts
+    found = recording_of(_with_calls(count, *cuts), "cpu", GRAPHS)
+    assert [(p.first, p.last, p.recorded) for p in found.ranges] == parts
     assert found.whole == (not cuts) and len(found.skips) == len(cuts)
-    assert not policy_of(_with_calls(count, *cuts), "cpu", Config()).parts
+    assert not recording_of(_with_calls(count, *cuts), "cpu", Config()).ranges
 
 
 def test_a_reason_says_what_is_recorded_instead() -> None:
-    (reason,) = policy_of(_with_calls(9, 4), "cpu", GRAPHS).reasons
+    (reason,) = recording_of(_with_calls(9, 4), "cpu", GRAPHS).reasons
     assert reason.startswith("cond decides on the CPU what runs next") and "model.py:7" in reason
     assert reason.endswith("; 2 parts of the graph are recorded")
-    (reason,) = policy_of(_with_calls(5, 1), "cpu", GRAPHS).reasons
+    (reason,) = recording_of(_with_calls(5, 1), "cpu", GRAPHS).reasons
     assert reason.endswith("; 1 part of the graph is recorded")
-    (reason,) = policy_of(_with_calls(2, 1), "cpu", GRAPHS).reasons
+    (reason,) = recording_of(_with_calls(2, 1), "cpu", GRAPHS).reasons
     assert reason.endswith("; it runs as it is")
     asserts = replace(GRAPHS, nan_asserts=True)
     assert (
-        policy_of(_with_calls(9), "cpu", asserts).reasons[0].endswith("1 run of kernels recorded")
+        recording_of(_with_calls(9), "cpu", asserts)
+        .reasons[0]
+        .endswith("1 run of kernels recorded")
     )
     quiet = replace(asserts, triton=replace(GRAPHS.triton, launch_graphs=False))
-    assert policy_of(_with_calls(9), "cpu", quiet).reasons[0].endswith("; it runs as it is")
+    assert recording_of(_with_calls(9), "cpu", quiet).reasons[0].endswith("; it runs as it is")
 
 
 def test_work_on_other_streams_is_in_the_way() -> None:
     for op in ("streams.fork.default", "_c10d_functional.all_reduce.default"):
         call = Extern(op, (), (), (), single=False)
-        (skip,) = policy_of(KernelGraph((), (), (call,), ()), "cpu", GRAPHS).skips
+        (skip,) = recording_of(KernelGraph((), (), (call,), ()), "cpu", GRAPHS).skips
         assert "stream" in skip.why and op in skip.why
 
 
@@ -153,11 +156,11 @@ def test_a_number_of_the_cpu_is_brought_over_unless_a_call_reads_it() -> None:
     inputs = tuple(away if b == number else b for b in graph.inputs)
     there = replace(graph, inputs=inputs, body=tuple(map(moved, graph.body)))
     assert away in there.body[0].reads
-    found = policy_of(there, "cpu", GRAPHS)
+    found = recording_of(there, "cpu", GRAPHS)
     assert found.whole and found.brought == (1,)
     view = ViewArg(away, (), (), ZERO)
     call = Extern("aten.mul.Tensor", (view, view), (), (), single=True)
-    found = policy_of(replace(there, body=(*there.body, call)), "cpu", GRAPHS)
+    found = recording_of(replace(there, body=(*there.body, call)), "cpu", GRAPHS)
     assert not found.whole and found.skips[0].why == "aten.mul.Tensor works on elsewhere"
 
 

@@ -1,9 +1,9 @@
-"""The entry of a graph on a GPU: one call as Python text, as `entry` writes it for the CPU.
+"""The wrapper of a graph on a GPU: one call as Python text, as `wrapper` prints it for the CPU.
 
-In: `Plan`, `DeviceSource`, the device. Out: the function's text and what its names stand for. What
-differs: intermediates lie in one piece of memory that torch's allocator gives for the call (so that
-it may have it back), kernels go to torch's current stream, pointers are aligned as kernels expect,
-and a number of the CPU's is brought over. For x + 1:
+In: `CallPlan`, one of its bodies, the device. Out: the function's text and what its names stand
+for. The differences: intermediates lie in one piece of memory that torch's allocator gives for the
+call (so that it may have it back), kernels go to torch's current stream, pointers are aligned as
+kernels expect, and a number of the CPU's is brought over. For x + 1:
 
     def call(args):
         ...
@@ -18,41 +18,46 @@ and a number of the CPU's is brought over. For x + 1:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from litz.config import Config
-from litz.ir.expr import Expr
+from litz.ir.aten import torch_dtype
+from litz.ir.call_plan import (
+    ARENA,
+    COUNTERS,
+    STREAM,
+    Allocate,
+    Body,
+    CallPlan,
+    Point,
+    Segment,
+    changed_in,
+    moves,
+)
 from litz.ir.index import ONE
-from litz.ir.program import Buffer, Extern, Plan, ViewArg, written
-from litz.ir.source import ARENA, STREAM, DeviceSource
+from litz.ir.program import Buffer, Extern, ViewArg
 from litz.runtime.counters import Counters
-from litz.runtime.entry import NAMED, Entry, Segments
 from litz.runtime.launches import Launches
-from litz.runtime.numbers import local_name, number_text, table_text, tuple_text
+from litz.runtime.numbers import local_name, number_text, tuple_text
 from litz.runtime.poison import with_poison
-from litz.runtime.steps import torch_dtype
+from litz.runtime.wrapper import LETTERS, NAMED, Native, Wrapper, region_lines, region_names
 
 ALIGNMENT = 16  # bytes; what Triton was told of every pointer
 
 
-class DeviceEntry(Entry):
-    """Writes the function for a graph on `device`, or for a part of one: `unused` are workspaces
-    of kernels in other parts, and `arena` gives what all parts share."""
-
-    thrifty = False  # its runs are not cut, and its allocator keeps what is freed for others
+class DeviceWrapper(Wrapper):
+    """Prints the function of a body on `device`; `arena` gives what all partitions share."""
 
     def __init__(
-        self, plan: Plan, source: DeviceSource, segments: Segments,
+        self, call: CallPlan, body: Body, segments: Mapping[str, Native],
         constants: dict[str, torch.Tensor], device: Any, config: Config,
-        arena: Callable[[], torch.Tensor] | None = None, unused: frozenset[str] = frozenset(),
+        arena: Callable[[], torch.Tensor] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(plan, source, segments, constants, None, config)
+        super().__init__(call, body, segments, constants, config)
         self.shared, self.device = arena, device
-        self.workspaces = [b for b in source.workspaces if b.name not in unused]
-        self.counters = source.counters
         self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
         if self.poisons:
             make = with_poison(device.empty)
@@ -60,11 +65,10 @@ class DeviceEntry(Entry):
         self.names.update(aligned=aligned, stream=device.stream)
         self.arenas: dict[torch.dtype, str] = {}  # the arena as elements of a type
         self.windows: dict[ViewArg, str] = {}
-        inputs = {b for b in plan.graph.inputs if isinstance(b, Buffer)}
-        self.updated = inputs & {b for step in plan.graph.body for b in written(step)}
+        changed = changed_in(call, body)
+        self.updated = [b for b in body.buffers if b in changed]
         self.given_back: set[Buffer] = set()
-        self.away = {b.name for b in plan.outside if b.device != device.name}
-        self.checks = any(k.checks for k in source.kernels)
+        self.checks = any(k.checks for k in call.kernels)
         self.constants = {name: aligned(t) for name, t in self.constants.items()}
 
     def text(self) -> str:
@@ -73,150 +77,139 @@ class DeviceEntry(Entry):
         if self.plan.slots:
             self.lines.append(self._arena_line())
             self.lines.append(f"table[{ARENA}] = arena.data_ptr()")
-        self._inputs()
-        for name, tensor in self.constants.items():
-            self.local[name] = self._name("constant", tensor)
-            if name in self.away and name in self.in_table:  # brought over once
-                here = self._name("constant", self.device.moved(tensor))
-                self.lines.append(f"table[{self.source.layout[name]}] = {here}.data_ptr()")
-            else:
-                self._point(name)
-        self._outputs_to_allocate()
-        for buffer in self.workspaces:
-            if buffer.name in self.counters:
-                self._count(buffer)
-            elif self.late.concerns(*buffer.shape):
-                self.late.outputs.append(buffer)
-            else:
-                self._allocate(buffer, "w")
-        self._body()
-        for buffer in self._inputs_to_write_back():
+        self._name_tensors()
+        for step in self.body.steps:
+            self._printers[type(step)](step)
+        for buffer in (b for b in self.updated if b.name in self.body.points):
             self.lines.append(f"give_{self.local[buffer.name]}()")
             self.given_back.add(buffer)
-        results = ", ".join(self._output(o.value) for o in self.graph.outputs)
-        self.lines.append(f"return [{results}]")
-        resize = self._resize() if self.symbols else ""
+        self.lines.append(f"return [{self._results()}]")
+        resize = self._resize() if self.body.symbols else ""
         lines = [f"    {line}" for line in self._whole()]
         return "\n".join(["def call(args):", *lines, "", resize])
 
     def _whole(self) -> list[str]:
         """The lines with what stands around them: the device, the inputs, the table."""
-        index = self.device.index
+        symbolic = bool(self.body.symbols)
         return [
-            f"if current() != {index}: return elsewhere(call, args)",
-            *(["if flag.value: check()"] if self.checks else []),
-            *self._unpacked(),
+            *self._on_device(), *self._unpacked(),
             "try:", "    space = take()", "except IndexError:", "    space = new_space()", "try:",
-            *(["    if space.sizes != sizes: resize(space, sizes)"] if self.symbols else []),
+            *(["    if space.sizes != sizes: resize(space, sizes)"] if symbolic else []),
             "    table, address = space.table, space.address",
             *(f"    {line}" for line in self.lines),
             *NAMED, *(["    forget(error)"] if self.checks else []), "    raise",
             "finally:", "    give_back(space)",
         ]  # fmt: skip
 
+    def _on_device(self) -> list[str]:
+        """Lines that see to the device, and to what an earlier call noted."""
+        return [
+            f"if current() != {self.device.index}: return elsewhere(call, args)",
+            *(["if flag.value: check()"] if self.checks else []),
+        ]
+
     def _arena_line(self) -> str:
         if self.shared is not None:
             self.names["shared"] = self.shared
             return "arena = shared()"
         kind = self._name("dtype", torch.uint8)
-        size = "space.bytes" if self._moves else self.plan.arena_bytes
+        moving = any(unit is not ONE for unit, _ in self.plan.regions)
+        size = "space.bytes" if moving else self.plan.arena_bytes
         return f"arena = empty(({size},), (1,), {kind})"
-
-    @property
-    def _moves(self) -> bool:
-        """Whether places in the arena depend on sizes."""
-        return any(unit is not ONE for unit, _ in self.plan.regions)
 
     def _resize(self) -> str:
         """The function that fits a table to sizes: what of it follows from them, and where in the
         arena the regions lie."""
-        layout = self.source.layout
+        plan = self.plan
         lines = ["space.sizes = ()"]  # until all of it fits
-        lines.append(f"{''.join(f'{local_name(s)}, ' for s in self.symbols)} = sizes")
-        lines.append("table = space.table")
-        for name, value in self.source.computed.items():
-            if not self.late.concerns(value):
-                lines.append(f"table[{layout[name]}] = {table_text(value)}")
-        places: dict[Expr, str] = {}
-        lines.append("end = 0")
-        for k, (unit, size) in enumerate(self.plan.regions):
-            places[unit] = f"region{k} + unit{k}"
-            lines += [f"region{k}, unit{k} = end, {number_text(unit)}", f"end += unit{k} * {size}"]
-        lines.append("space.bytes = end")
-        for name, slot in self.plan.slots.items():
-            if name in layout:
-                lines.append(f"table[{layout[name]}] = {places[slot.unit]} * {slot.offset}")
+        lines.append(f"{''.join(f'{local_name(s)}, ' for s in self.body.symbols)} = sizes")
+        lines += ["table = space.table", *self._entered_lines(self.body.enters)]
+        lines += [*region_lines(plan), "space.bytes = end"]
+        places = region_names(plan)
+        for name, slot in plan.slots.items():
+            if name in plan.table:
+                start, unit = places[slot.unit]
+                lines.append(f"table[{plan.table[name]}] = {start} + {unit} * {slot.offset}")
         lines.append("space.sizes = sizes")
         return "\n".join(["def resize(space, sizes):", *(f"    {line}" for line in lines), ""])
 
-    def _alignment(self, buffer: str) -> int:
+    def _alignment(self, buffer: Buffer) -> int:
         return ALIGNMENT
 
     # -- inputs ------------------------------------------------------------------------------
 
-    def _inputs_to_write_back(self) -> list[Buffer]:
-        return [b for b in self.updated if b.name in self.in_table]
-
-    def _inputs(self) -> None:
+    def _point(self, step: Point) -> None:
         """What a kernel reads is where a kernel can read it. The caller's tensor keeps its name,
         for results that show it: where they begin in its memory is what torch goes by. But an input
         that kernels write to is their copy until it is given back, for calls between them too."""
-        for buffer in (b for b in self.graph.inputs if isinstance(b, Buffer)):
-            self.local[buffer.name] = name = f"x{len(self.local)}"
-            if buffer.name not in self.in_table:
-                continue
-            if buffer.device != self.device.name:
-                self._point(buffer.name)
-                continue
-            if buffer in self.updated:
-                self.names.update(nothing=_nothing, borrowed=borrowed)
-                self.lines.append(f"own_{name}, give_{name} = {name}, nothing")
-                here, take = name, f"{name}, give_{name} = borrowed({name})"
-            else:
-                here, take = f"near_{name}", f"near_{name} = aligned({name})"
-            entry = self.source.layout[buffer.name]
-            self.lines.append(f"table[{entry}] = p = {name}.data_ptr()")
-            self.lines.append(f"if p % {ALIGNMENT}: {take}; table[{entry}] = {here}.data_ptr()")
-            self._assert_aligned(buffer.name)
-
-    def _point(self, buffer: str) -> None:
-        """Put a tensor's address into the table; a number of the CPU's is brought over first."""
-        if buffer not in self.in_table or buffer not in self.source.layout:
+        buffer = step.buffer
+        if self._is_away(buffer) or buffer.name in self.constants:
+            self._enter_constant(buffer) if buffer.name in self.constants else self._enter(buffer)
             return
-        name = self.local[buffer]
-        if buffer in self.away:
-            self.lines.append(f"here_{name} = moved({name})")
-            name = f"here_{name}"
-        self.lines.append(f"table[{self.source.layout[buffer]}] = {name}.data_ptr()")
+        name, entry = self.local[buffer.name], self.plan.table[buffer.name]
+        if buffer in self.updated:
+            self.names.update(nothing=_nothing, borrowed=borrowed)
+            self.lines.append(f"own_{name}, give_{name} = {name}, nothing")
+            here, take = name, f"{name}, give_{name} = borrowed({name})"
+        else:
+            here, take = f"near_{name}", f"near_{name} = aligned({name})"
+        self.lines.append(f"table[{entry}] = p = {name}.data_ptr()")
+        self.lines.append(f"if p % {ALIGNMENT}: {take}; table[{entry}] = {here}.data_ptr()")
         self._assert_aligned(buffer)
 
-    def _keep(self, step: Extern, buffer: Buffer | None, source: str) -> None:
+    def _enter_constant(self, buffer: Buffer) -> None:
+        """A constant of the CPU's is brought over once."""
+        if not self._is_away(buffer):
+            self._enter(buffer)
+            return
+        here = self._name("constant", self.device.moved(self.constants[buffer.name]))
+        self.lines.append(f"table[{self.plan.table[buffer.name]}] = {here}.data_ptr()")
+
+    def _is_away(self, buffer: Buffer) -> bool:
+        return bool(buffer.device != self.device.name)
+
+    def _enter(self, buffer: Buffer) -> None:
+        """Put a tensor's address into the table; a number of the CPU's is brought over first."""
+        if buffer.name not in self.body.points or buffer.name not in self.plan.table:
+            return
+        name = self.local[buffer.name]
+        if self._is_away(buffer):
+            self.lines.append(f"here_{name} = moved({name})")
+            name = f"here_{name}"
+        self.lines.append(f"table[{self.plan.table[buffer.name]}] = {name}.data_ptr()")
+        self._assert_aligned(buffer)
+
+    def _keep(self, op: Extern, buffer: Buffer | None, source: str) -> None:
         """A call's result may begin anywhere, as a piece of something larger does: one that kernels
         take is brought to where they expect it. What takes its place later shares that memory."""
-        super()._keep(step, buffer, source)
-        if buffer is None or buffer.name not in self.in_table or buffer.name in self.away:
+        super()._keep(op, buffer, source)
+        if buffer is None or buffer.name not in self.body.points or self._is_away(buffer):
             return
-        name, entry = self.local[buffer.name], self.source.layout.get(buffer.name)
+        name, entry = self.local[buffer.name], self.plan.table.get(buffer.name)
         if entry is not None and not self.config.alignment_asserts:
             take = f"{name} = aligned({name}); table[{entry}] = {name}.data_ptr()"
             self.lines.append(f"if (table[{entry}] or 0) % {ALIGNMENT}: {take}")
 
     # -- memory ------------------------------------------------------------------------------
 
-    def _allocate(self, buffer: Buffer, letter: str) -> None:
+    def _allocate(self, step: Allocate) -> None:
+        buffer = step.buffer
+        if step.kind == COUNTERS:
+            self._count(buffer)
+            return
         sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
-        self.local[buffer.name] = name = f"{letter}{len(self.local)}"
+        name = self._new(buffer, LETTERS[step.kind])
         self.lines.append(f"{name} = empty({sizes}, {strides}, {dtype})")
-        if buffer.name in self.source.layout:  # else it has no elements, and no kernel knows it
-            self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
+        if buffer.name in self.plan.table:  # else it has no elements, and no kernel knows it
+            self.lines.append(f"table[{self.plan.table[buffer.name]}] = {name}.data_ptr()")
 
     def _count(self, buffer: Buffer) -> None:
         """Counters that are zero, of the stream at hand."""
         counters = self._name("counters", Counters(buffer.shape[0].number, self.device))
-        self.local[buffer.name] = name = f"w{len(self.local)}"
+        name = self._new(buffer, "w")
         self.lines.append(f"{name} = {counters}(table[{STREAM}])")
-        self.lines.append(f"table[{self.source.layout[buffer.name]}] = {name}.data_ptr()")
+        self.lines.append(f"table[{self.plan.table[buffer.name]}] = {name}.data_ptr()")
 
     def _view(self, view: ViewArg) -> str:
         slot = self.plan.slots.get(view.buffer.name)
@@ -225,8 +218,8 @@ class DeviceEntry(Entry):
         if view not in self.windows:
             dtype = torch_dtype(view.buffer.dtype)
             start = str(slot.offset // dtype.itemsize)
-            if slot.unit is not ONE:
-                start = f"(table[{self.source.layout[view.buffer.name]}] or 0) // {dtype.itemsize}"
+            if moves(slot):
+                start = f"(table[{self.plan.table[view.buffer.name]}] or 0) // {dtype.itemsize}"
             start = f"{start} + {number_text(view.offset)}"
             place = f"{tuple_text(view.shape)}, {tuple_text(view.strides)}, {start}"
             base = self._arena(dtype)
@@ -248,6 +241,9 @@ class DeviceEntry(Entry):
         given = "table, address" if isinstance(self.names[segment], Launches) else "address"
         self.lines.append(f"code = {segment}({given})")
         self.lines.append(f"if code: failed({segment!r}, code, {segment}, {given})")
+
+    def _raise_noted(self, segment: Segment) -> None:
+        """Nothing here waits for the GPU: the next call raises."""
 
 
 def _nothing() -> None:

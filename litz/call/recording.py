@@ -1,6 +1,6 @@
 """What of a graph is recorded as CUDA graphs: decided from its steps alone, no GPU is asked.
 
-In: a `KernelGraph`, the name of its device, the config. Out: a `Policy`. With nothing in the way
+In: a `KernelGraph`, the name of its device, the config. Out: a `Recording`. With nothing in the way
 the whole graph is one recording. A step that cannot be recorded cuts the graph: what lies before
 it and behind it, kernels and calls alike, is recorded in parts of their own; the step runs as it
 is, and a reason names its op and the user's line. A number on the CPU that only kernels read is not
@@ -12,16 +12,14 @@ are recorded`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import torch
 
 from litz.config import Config
-from litz.errors import CudaGraphsRefused
-from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Origin, ViewArg, read, written
+from litz.ir.aten import op_of
+from litz.ir.call_plan import FEWEST_RECORDED, Range, Recording, Skip
+from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, ViewArg, read, written
 from litz.ir.sizes import roots, used_in
-from litz.runtime.launches import FEWEST
-from litz.runtime.steps import op_of
 
 # Ops that wait for the GPU, or move data between it and the CPU.
 WAITING = frozenset({"_local_scalar_dense", "nonzero", "item", "equal", "_unique2", "unique_dim"})
@@ -32,69 +30,9 @@ OTHER_STREAMS = {
     "c10d_functional": "communicates on a stream of its own",
     "c10d": "communicates on a stream of its own",
 }
-ON_THE_CPU = "CUDA graphs record GPU work; this graph runs on the CPU"
 
 
-@dataclass(frozen=True)
-class Skip:
-    """What is in the way of a recording, and where it came from."""
-
-    why: str
-    origin: Origin | None = None
-
-    def __str__(self) -> str:
-        return f"{self.why} ({self.origin})" if self.origin is not None else self.why
-
-
-@dataclass(frozen=True)
-class Part:
-    """Neighbouring steps, from `first` to before `last`, that are recorded together or run as they
-    are."""
-
-    first: int
-    last: int
-    recorded: bool
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How a graph is recorded: as a whole if it is asked for and nothing is in the way; else in
-    `parts`. Where nothing is recorded, `runs` of kernels may be, each from its first step to before
-    its last. `brought` are the positions, among what is given, of numbers on the CPU;
-    `shows_inputs` says that an output is an input, or a view of one."""
-
-    asked: bool
-    skips: tuple[Skip, ...]
-    parts: tuple[Part, ...]
-    runs: tuple[tuple[int, int], ...]
-    brought: tuple[int, ...] = ()
-    shows_inputs: bool = False
-
-    @property
-    def whole(self) -> bool:
-        return self.asked and not self.skips
-
-    @property
-    def recorded(self) -> int:
-        """How many parts are recorded."""
-        return sum(p.recorded for p in self.parts)
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why what was asked for is not done, one line for each thing in the way."""
-        if not self.asked:
-            return []
-        instead = "it runs as it is"
-        if self.recorded:
-            many = "s of the graph are" if self.recorded > 1 else " of the graph is"
-            instead = f"{self.recorded} part{many} recorded"
-        elif self.runs:
-            count = f"{len(self.runs)} run{'s' if len(self.runs) != 1 else ''} of kernels"
-            instead = f"{count} recorded"
-        return [f"{skip}; {instead}" for skip in dict.fromkeys(self.skips)]
-
-
-def policy_of(graph: KernelGraph, device: str, config: Config) -> Policy:
+def recording_of(graph: KernelGraph, device: str, config: Config) -> Recording:
     """What is recorded, and what is in the way of more."""
     asked = config.triton.cudagraphs or config.triton.require_cudagraphs
     everywhere = (
@@ -102,35 +40,15 @@ def policy_of(graph: KernelGraph, device: str, config: Config) -> Policy:
     )  # fmt: skip
     cuts = _cuts(graph, device)
     skips = (*everywhere, *cuts.values())
-    parts = tuple(_parts(len(graph.body), cuts)) if asked and not everywhere else ()
+    ranges = tuple(_ranges(len(graph.body), cuts)) if asked and not everywhere else ()
     runs = tuple(_runs(graph)) if config.triton.launch_graphs else ()
-    if not any(p.recorded for p in parts):
-        parts = ()
+    if not any(r.recorded for r in ranges):
+        ranges = ()
     inputs = {k: b for k, b in enumerate(graph.inputs) if isinstance(b, Buffer)}
     brought = tuple(k for k, b in inputs.items() if b.device != device)
     shown = {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
-    return Policy(asked, skips, parts, runs, brought, not shown.isdisjoint(inputs.values()))
-
-
-def require(policy: Policy | None, config: Config) -> None:
-    """Raise what is in the way, if the user does not want to go on without; None is a CPU's."""
-    if not config.triton.require_cudagraphs:
-        return
-    if policy is None:
-        raise CudaGraphsRefused([ON_THE_CPU])
-    if not policy.whole:
-        raise CudaGraphsRefused([str(skip) for skip in dict.fromkeys(policy.skips)])
-
-
-def for_size(config: Config, count: int) -> Config:
-    """The config of one more size of a graph, after `count` others: each recording has memory of
-    its own, so that only some sizes are recorded."""
-    flags, most = config.triton, config.triton.cudagraph_sizes
-    if not (flags.cudagraphs or flags.require_cudagraphs) or count < most:
-        return config
-    if flags.require_cudagraphs:
-        raise CudaGraphsRefused([f"triton.cudagraph_sizes allows {most} sizes of one graph"])
-    return replace(config, triton=replace(flags, cudagraphs=False))
+    shows_inputs = not shown.isdisjoint(inputs.values())
+    return Recording(asked, skips, ranges, runs, brought, shows_inputs)
 
 
 # -- what is in the way ----------------------------------------------------------------------
@@ -217,23 +135,23 @@ def _in_extern(step: Extern, away: list[Buffer]) -> str | None:
     return f"{step.target} works on {away[0].device}" if away else None
 
 
-# -- parts -----------------------------------------------------------------------------------
+# -- ranges ----------------------------------------------------------------------------------
 
 
-def _parts(count: int, cuts: dict[int, Skip]) -> Iterator[Part]:
+def _ranges(count: int, cuts: dict[int, Skip]) -> Iterator[Range]:
     """Steps between cuts are recorded, unless they are too few to be worth it; neighbours that are
     not recorded are one part."""
     first = 0  # of what is not recorded and not given out yet
     start = 0  # of what may be recorded
     for place in (*cuts, count):
-        if place - start >= FEWEST or (place > start and not cuts):
+        if place - start >= FEWEST_RECORDED or (place > start and not cuts):
             if start > first:
-                yield Part(first, start, recorded=False)
-            yield Part(start, place, recorded=True)
+                yield Range(first, start, recorded=False)
+            yield Range(start, place, recorded=True)
             first = place
         start = place + 1
     if first < count:
-        yield Part(first, count, recorded=False)
+        yield Range(first, count, recorded=False)
 
 
 def _runs(graph: KernelGraph) -> Iterator[tuple[int, int]]:
@@ -242,6 +160,6 @@ def _runs(graph: KernelGraph) -> Iterator[tuple[int, int]]:
     for place, step in enumerate((*graph.body, None)):
         if isinstance(step, Kernel):
             continue
-        if place - first >= FEWEST:
+        if place - first >= FEWEST_RECORDED:
             yield first, place
         first = place + 1

@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from litz.call.partitions import Piece, pieces
 from litz.config import snapshot
+from litz.ir.call_plan import Range
 from litz.ir.program import Buffer, Plan, ViewArg, read, written
-from litz.runtime.graph_policy import Part
-from litz.runtime.parts import Piece, pieces
 from litz.target import cuda
 from tests import draws
 from tests.stages import staged, through_aot
@@ -47,7 +47,7 @@ def plan() -> Plan:
 def _cut(plan: Plan, *places: int) -> list[Piece]:
     ends = (0, *places, len(plan.graph.body))
     pairs = enumerate(pairwise(ends))
-    parts = tuple(Part(a, b, recorded=k % 2 == 0) for k, (a, b) in pairs)
+    parts = tuple(Range(a, b, recorded=k % 2 == 0) for k, (a, b) in pairs)
     return pieces(plan, parts)
 
 

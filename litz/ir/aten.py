@@ -1,0 +1,56 @@
+"""ATen's ops and types, by the names that the IR has for them.
+
+In: an `Extern`, a `DType`. Out: what torch calls them. Example: the step `aten.mm.default` that has
+a place for its result calls `torch.mm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from litz.ir.dtypes import DType
+from litz.ir.program import Extern
+
+TO_TORCH: dict[str, torch.dtype] = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "e5m2": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+
+
+def torch_dtype(dtype: DType) -> torch.dtype:
+    """An opaque type keeps torch's own name."""
+    return TO_TORCH.get(dtype.name) or getattr(torch, dtype.name)
+
+
+def op_of(step: Extern) -> Callable[..., Any]:
+    """The function that an extern calls."""
+    if step.target == "aten._local_scalar_dense.default":
+        return torch.Tensor.item  # type: ignore[no-any-return]  # behind a cheaper door
+    namespace, name, *overload = step.target.split(".")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    if not overload:  # higher-order ops have no overloads
+        return packet  # type: ignore[no-any-return]
+    if step.into:
+        # torch.mm(a, b, out=c) is the same op behind a cheaper door
+        return getattr(torch, name, packet.out)  # type: ignore[no-any-return]
+    return getattr(packet, overload[0])  # type: ignore[no-any-return]
+
+
+def returns_alias(step: Extern) -> bool:
+    """Whether a result may share memory with an operand."""
+    op = op_of(step)
+    schema = getattr(op, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)

@@ -1,0 +1,35 @@
+"""Kernels in a line: what a report says about how each one runs.
+
+In: a scheduled kernel, and the functions of its variants. Out: lines of text that a `KernelCall`
+keeps. Example: `rows 128, 2 phases, 16 lanes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
+
+
+def summary(scheduled: ScheduledKernel[Any], functions: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The kernel itself; then, if there are several, which variant runs at which sizes."""
+    axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
+    count = f"{len(scheduled.kernel.phases)} phases"
+    variants = _variants(scheduled, functions) if len(functions) > 1 else ()
+    return (f"rows {axes}, {count}, {_how(scheduled.choice)}", *variants)
+
+
+def _how(choice: Choice | Tiling) -> str:
+    if isinstance(choice, Tiling):
+        tile = " x ".join(map(str, (*choice.blocks, choice.row)))
+        return f"tiles of {tile}, {choice.warps} warps"
+    how = f"{choice.lanes} lanes" + (" of the outer axis" if choice.vector is not None else "")
+    return how + (", transposed in registers" if choice.across is not None else "")
+
+
+def _variants(scheduled: ScheduledKernel[Any], functions: tuple[str, ...]) -> Iterator[str]:
+    """What of multi_kernel_hints a kernel runs, and from when on."""
+    for variant, function in zip(scheduled.variants, functions, strict=True):
+        when = f"from {scheduled.measure} = {variant.begins}"
+        yield f"{when}: {function}, {_how(variant.scheduled.choice)} (multi_kernel_hints)"
