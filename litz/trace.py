@@ -23,6 +23,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from litz.errors import LitzError, StageFailed, VerifyError
+from litz.ir.call_plan import CallPlan
+from litz.ir.call_text import call_text
 from litz.ir.expr import Expr
 from litz.ir.program import (
     Buffer,
@@ -38,6 +40,7 @@ from litz.ir.program import (
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.text import graph_text, kernel_text, program_text, scheduled_text
 from litz.ir.verify import verify, verify_schedule
+from litz.ir.verify_call import verify_call
 from litz.progress import Progress, bar
 
 P = ParamSpec("P")
@@ -168,13 +171,15 @@ class Trace:
     def _check(self, name: str, result: object, given: tuple[object, ...]) -> None:
         """Hold a result against the laws of the IR; the time is the verifier's, not the stage's."""
         graph = result.graph if isinstance(result, Plan) else result
-        checked = LoopProgram | KernelGraph | Kernel | ScheduledKernel
+        checked = LoopProgram | KernelGraph | Kernel | ScheduledKernel | CallPlan
         if not self.verify or not isinstance(graph, checked):
             return
         try:
             with self.span("verify"):
                 if isinstance(graph, ScheduledKernel):
                     verify_schedule(next(k for k in given if isinstance(k, Kernel)), graph)
+                elif isinstance(graph, CallPlan):
+                    verify_call(graph)
                 else:
                     verify(graph)
         except VerifyError as error:
@@ -207,6 +212,8 @@ def _views(result: object) -> Iterator[tuple[int, str, Callable[[], str]]]:
         yield IR, f"kernel {result.name}", lambda: kernel_text(result)
     elif isinstance(result, ScheduledKernel):
         yield SOURCE, f"kernel {result.kernel.name}", lambda: scheduled_text(result)
+    elif isinstance(result, CallPlan):
+        yield IR, "call", lambda: call_text(result)
     elif isinstance(result, Plan):
         arena, unplanned = _megabytes(result.arena_bytes), _megabytes(result.unplanned_bytes)
         yield KERNELS, f"arena of {arena}, {unplanned} without reuse", lambda: ""

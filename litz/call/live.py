@@ -7,6 +7,8 @@ with the reason. Example: `higher_order.cond` is given two modules; its plan say
 
 from __future__ import annotations
 
+import ast
+import cmath
 from dataclasses import replace
 from typing import Any
 
@@ -39,12 +41,20 @@ def _named(step: Extern, found: list[Live]) -> Extern:
     def named(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return type(value)(map(named, value))
-        if type(value) in PLAIN:
+        if type(value) in PLAIN or _is_spelt(value):
             return value
-        reason = f"{step.target} is given a live {type(value).__name__}{where}"
+        kind = "module" if isinstance(value, torch.nn.Module) else type(value).__name__
+        reason = f"{step.target} is given a live {kind}{where}"
         found.append(Live(len(found), reason, value))
         return found[-1]
 
     args = tuple(map(named, step.args))
     kwargs = tuple((name, named(value)) for name, value in step.kwargs)
     return step if len(found) == before else replace(step, args=args, kwargs=kwargs)
+
+
+def _is_spelt(value: Any) -> bool:
+    """Whether a complex number has a text that gives it back: not all have."""
+    if type(value) is not complex or not cmath.isfinite(value):
+        return False
+    return repr(ast.literal_eval(repr(value))) == repr(value)

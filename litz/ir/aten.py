@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.dtypes import DType
+from litz.ir.dtypes import DTYPES, DType
 from litz.ir.program import Extern
 
 TO_TORCH: dict[str, torch.dtype] = {
@@ -28,6 +28,22 @@ TO_TORCH: dict[str, torch.dtype] = {
     "u8": torch.uint8,
     "bool": torch.bool,
 }
+FROM_TORCH = {theirs: DTYPES[name] for name, theirs in TO_TORCH.items()}
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """The IR's type; one we never compute with is opaque: it passes through extern calls only."""
+    found = FROM_TORCH.get(dtype)
+    if found is None:
+        found = DType(str(dtype).removeprefix("torch."), "x", dtype.itemsize, bytes)
+        FROM_TORCH[dtype] = found
+    return found
+
+
+def dtype_named(name: str) -> DType | None:
+    """The type that a program's text means."""
+    theirs = getattr(torch, name, None)
+    return DTYPES.get(name) or (dtype_of(theirs) if isinstance(theirs, torch.dtype) else None)
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:

@@ -126,16 +126,16 @@ class Input:
     tangent: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Live:
     """An operand that is no data, as the module of a higher-order op is, and whose it is. Text has
     no place for its `value`: a plan with such operands runs in the process that made it."""
 
     number: int  # among those of a plan
     reason: str
-    value: Any = field(default=None, compare=False, repr=False)
+    value: Any = field(default=None, compare=False)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"live({self.number})"
 
 

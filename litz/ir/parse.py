@@ -12,11 +12,12 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from litz.errors import ParseError
+from litz.ir.aten import dtype_named
 from litz.ir.checks import CHECK_OPS, Site
 from litz.ir.dtypes import DTYPES, F64, I64, DType
 from litz.ir.expr import (
@@ -59,15 +60,16 @@ class Scope:
 
     names: dict[str, Expr] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
+    live: dict[int, Any] = field(default_factory=dict)  # of a call (`ir/call_plan.py`)
 
     def buffer(self, node: ast.expr) -> Buffer:
-        found: Buffer = _known(self.buffers, _name(node), "buffer")
+        found: Buffer = known(self.buffers, name_of(node), "buffer")
         return found
 
 
 def parse_program(text: str) -> LoopProgram:
     """The loop program that a text describes."""
-    reader = _Reader(text)
+    reader = Reader(text)
     body = reader.steps(Loop, Extern)
     given, held, shown = tuple(reader.inputs), tuple(reader.constants), tuple(reader.outputs)
     return LoopProgram(given, held, body, shown, static=frozenset(reader.static))
@@ -75,7 +77,7 @@ def parse_program(text: str) -> LoopProgram:
 
 def parse_graph(text: str) -> KernelGraph:
     """The kernel graph that a text describes."""
-    reader = _Reader(text)
+    reader = Reader(text)
     body = reader.steps(Kernel, Extern)
     given, held, shown = tuple(reader.inputs), tuple(reader.constants), tuple(reader.outputs)
     return KernelGraph(given, held, body, shown, static=frozenset(reader.static))
@@ -83,7 +85,7 @@ def parse_graph(text: str) -> KernelGraph:
 
 def parse_kernel(text: str) -> Kernel:
     """The one kernel that a text describes, with its declarations."""
-    body: tuple[Kernel, ...] = _Reader(text).steps(Kernel)
+    body: tuple[Kernel, ...] = Reader(text).steps(Kernel)
     if len(body) != 1:
         raise ParseError(1, text.partition("\n")[0], f"expected one kernel, found {len(body)}")
     return body[0]
@@ -92,7 +94,7 @@ def parse_kernel(text: str) -> Kernel:
 def parse_expr(text: str, scope: Scope) -> Expr:
     """The expression that a text describes."""
     try:
-        return _expr(_python(text), scope)
+        return expr_of(tree_of(text), scope)
     except Mistake as mistake:
         raise ParseError(1, text, str(mistake)) from None
 
@@ -132,8 +134,10 @@ class _Kernel:
         return Kernel(self.name, self.outer, phases, tuple(self.scratch))
 
 
-class _Reader:
+class Reader:
     """Reads line by line; `body` and the rest hold what the lines so far declare."""
+
+    statements: ClassVar[dict[str, Callable[[Any, str], Any]]]  # by their first words
 
     def __init__(self, text: str) -> None:
         self.sizes: dict[str, Expr] = {}
@@ -164,8 +168,8 @@ class _Reader:
 
     def _statement(self, code: str) -> None:
         word = WORD.match(code)
-        if word is not None and word[1] in _STATEMENTS:
-            _STATEMENTS[word[1]](self, code[word.end() :].strip())
+        if word is not None and word[1] in self.statements:
+            self.statements[word[1]](self, code[word.end() :].strip())
         else:
             self._store(code)
 
@@ -176,25 +180,27 @@ class _Reader:
     def _size(self, rest: str, dtype: DType = I64) -> None:
         found = match(SIZE, rest, "name in low..high")
         name, high = found["name"], int(found["high"]) if found["high"] else None
-        made = _exprs(found["made"], Scope(self.sizes))[0] if found["made"] else None
+        made = exprs_of(found["made"], Scope(self.sizes))[0] if found["made"] else None
         near = int(found["hint"] or HINT)
         self.sizes[name] = size(name, int(found["low"]), high, near, made, dtype)
 
     def _buffer(self, rest: str) -> Buffer:
         found = match(BUFFER, rest, "name: type[shape] strides (...) on device")
-        dtype = _known(DTYPES, found["dtype"], "type")
-        shape = _exprs(found["shape"], Scope(self.sizes))
+        dtype = dtype_named(found["dtype"])
+        if dtype is None:
+            raise Mistake(f"there is no type {found['dtype']!r}")
+        shape = exprs_of(found["shape"], Scope(self.sizes))
         strides = tuple(product(shape[k + 1 :]) for k in range(len(shape)))
         if found["strides"] is not None:
-            strides = _exprs(found["strides"], Scope(self.sizes))
-        name = _name(_python(found["name"]))
+            strides = exprs_of(found["strides"], Scope(self.sizes))
+        name = name_of(tree_of(found["name"]))
         buffer = Buffer(name, dtype, shape, strides, found["device"] or "cpu")
         self.scope.buffers[name] = buffer
         return buffer
 
     def _input(self, rest: str) -> None:
         is_buffer = BUFFER.match(rest)
-        self.inputs.append(self._buffer(rest) if is_buffer else _expr(_python(rest), self.scope))
+        self.inputs.append(self._buffer(rest) if is_buffer else expr_of(tree_of(rest), self.scope))
 
     def _parameter(self, rest: str) -> None:
         self.static.append(self._buffer(rest))
@@ -208,7 +214,7 @@ class _Reader:
         self.body.append(self.nest)
 
     def _kernel(self, rest: str) -> None:
-        self.body.append(_Kernel(_name(_python(_header(rest)))))
+        self.body.append(_Kernel(name_of(tree_of(_header(rest)))))
         self.nest = None
 
     def _outer(self, rest: str) -> None:
@@ -237,7 +243,7 @@ class _Reader:
         target, value = self._assignment(rest)
         if self.nest is None:
             raise Mistake("a let stands inside a loop or phase")
-        self.scope.names[_name(target)] = value
+        self.scope.names[name_of(target)] = value
 
     def _store(self, code: str) -> None:
         found = COMBINED.match(code)
@@ -251,67 +257,67 @@ class _Reader:
         self.nest.stores.append(Store(self.scope.buffer(target.value), index, value, mode))
 
     def _assignment(self, code: str) -> tuple[ast.expr, Expr]:
-        statement = _python(code, "exec")
+        statement = tree_of(code, "exec")
         if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
             raise Mistake("expected `target = value`")
-        return statement.targets[0], _expr(statement.value, self.scope)
+        return statement.targets[0], expr_of(statement.value, self.scope)
 
     def _extern(self, rest: str) -> None:
         found = match(EXTERN, rest, "results = op(operands)")
-        call, results = _python(found["call"]), _python(found["results"])
+        call, results = tree_of(found["call"]), tree_of(found["results"])
         if not isinstance(call, ast.Call):
             raise Mistake("expected a call")
         kwargs = [k for keyword in call.keywords for k in self._keyword(keyword)]
         single = not isinstance(results, ast.Tuple)
         listed = results.elts if isinstance(results, ast.Tuple) else [results]
-        mutated = _python(f"[{found['mutates'] or ''}]")
+        mutated = tree_of(f"[{found['mutates'] or ''}]")
         step = Extern(
-            target=_name(call.func),
-            args=tuple(_operand(a, self.scope) for a in call.args),
+            target=name_of(call.func),
+            args=tuple(operand(a, self.scope) for a in call.args),
             kwargs=tuple(kwargs),
             outputs=tuple(None if _is_none(r) else self.scope.buffer(r) for r in listed),
             single=single,
             mutates=tuple(self.scope.buffer(b) for b in mutated.elts),
-            binds=tuple(self._binding(b.elts) for b in _python(f"[{found['binds'] or ''}]").elts),
+            binds=tuple(self._binding(b.elts) for b in tree_of(f"[{found['binds'] or ''}]").elts),
         )
         self.body.append(step)
         self.nest = None
 
     def _binding(self, parts: list[Any]) -> Binding:
         divisor, *path = [part.value for part in parts[1:]]
-        return Binding(_expr(parts[0], self.scope), tuple(path), divisor)
+        return Binding(expr_of(parts[0], self.scope), tuple(path), divisor)
 
     def _keyword(self, keyword: ast.keyword) -> list[tuple[str, Any]]:
         if keyword.arg is not None:
-            return [(keyword.arg, _operand(keyword.value, self.scope))]
+            return [(keyword.arg, operand(keyword.value, self.scope))]
         if not isinstance(keyword.value, ast.Dict):
             raise Mistake("expected a named operand")
-        names = [_name(k) for k in keyword.value.keys if k is not None]
-        values = [_operand(v, self.scope) for v in keyword.value.values]
+        names = [name_of(k) for k in keyword.value.keys if k is not None]
+        values = [operand(v, self.scope) for v in keyword.value.values]
         return list(zip(names, values, strict=True))
 
     def _output(self, rest: str) -> None:
-        self.outputs.append(Output(_operand(_python(rest), self.scope)))
+        self.outputs.append(Output(operand(tree_of(rest), self.scope)))
         self.nest = None
 
 
-_STATEMENTS: dict[str, Callable[[_Reader, str], Any]] = {
-    "program": _Reader._heading,
-    "graph": _Reader._heading,
-    "size": _Reader._size,
+Reader.statements = {
+    "program": Reader._heading,
+    "graph": Reader._heading,
+    "size": Reader._size,
     "number": lambda reader, rest: reader._size(rest, F64),
-    "input": _Reader._input,
-    "parameter": _Reader._parameter,
-    "constant": _Reader._constant,
-    "buffer": _Reader._buffer,
-    "loop": _Reader._loop,
-    "kernel": _Reader._kernel,
-    "outer": _Reader._outer,
-    "scratch": _Reader._scratch,
-    "phase": _Reader._phase,
-    "let": _Reader._let,
-    "extern": _Reader._extern,
-    "output": _Reader._output,
+    "input": Reader._input,
+    "parameter": Reader._parameter,
+    "constant": Reader._constant,
+    "buffer": Reader._buffer,
+    "loop": Reader._loop,
+    "kernel": Reader._kernel,
+    "outer": Reader._outer,
+    "scratch": Reader._scratch,
+    "phase": Reader._phase,
+    "let": Reader._let,
+    "extern": Reader._extern,
+    "output": Reader._output,
 }
 
 
@@ -324,17 +330,17 @@ def _header(rest: str) -> str:
 def _axes(text: str, sizes: dict[str, Expr]) -> tuple[Expr, ...]:
     """`i0 < 8, i1 < s0`."""
     axes = []
-    for item in _python(f"[{text}]").elts:
+    for item in tree_of(f"[{text}]").elts:
         if not isinstance(item, ast.Compare) or not isinstance(item.ops[0], ast.Lt):
             raise Mistake("expected `axis < extent`")
-        axes.append(axis(_name(item.left), _expr(item.comparators[0], Scope(sizes))))
+        axes.append(axis(name_of(item.left), expr_of(item.comparators[0], Scope(sizes))))
     return tuple(axes)
 
 
 # -- expressions -----------------------------------------------------------------------------
 
 
-def _python(text: str, mode: str = "eval") -> Any:
+def tree_of(text: str, mode: str = "eval") -> Any:
     """Python's own tree of an expression, or of one statement."""
     try:
         tree: Any = ast.parse(text, mode=mode)
@@ -343,7 +349,7 @@ def _python(text: str, mode: str = "eval") -> Any:
     return tree.body if mode == "eval" else tree.body[0]
 
 
-def _name(node: ast.expr) -> str:
+def name_of(node: ast.expr) -> str:
     """A plain, dotted or quoted name."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
@@ -352,52 +358,52 @@ def _name(node: ast.expr) -> str:
     raise Mistake(f"expected a name, not {ast.unparse(node)}")
 
 
-def _known(table: dict[str, Any], name: str, what: str) -> Any:
+def known(table: dict[Any, Any], name: Any, what: str) -> Any:
     if name not in table:
         raise Mistake(f"there is no {what} {name!r}")
     return table[name]
 
 
 def _operator(symbol: str) -> type[ast.AST]:
-    tree: Any = _python(f"a {symbol} b")
+    tree: Any = tree_of(f"a {symbol} b")
     return type(tree.ops[0] if isinstance(tree, ast.Compare) else tree.op)
 
 
 _BINARY = {_operator(symbol): op for op, (symbol, _) in INFIX.items()}
-_UNARY = {type(_python(f"{symbol}a").op): op for op, symbol in PREFIX.items()}
+_UNARY = {type(tree_of(f"{symbol}a").op): op for op, symbol in PREFIX.items()}
 
 
-def _exprs(text: str, scope: Scope) -> tuple[Expr, ...]:
-    return tuple(_expr(e, scope) for e in _python(f"[{text}]").elts)
+def exprs_of(text: str, scope: Scope) -> tuple[Expr, ...]:
+    return tuple(expr_of(e, scope) for e in tree_of(f"[{text}]").elts)
 
 
 def _items(node: ast.expr, scope: Scope) -> tuple[Expr, ...]:
     parts = node.elts if isinstance(node, ast.Tuple) else [node]
-    return tuple(_expr(p, scope) for p in parts)
+    return tuple(expr_of(p, scope) for p in parts)
 
 
-def _expr(node: Any, scope: Scope) -> Expr:
+def expr_of(node: Any, scope: Scope) -> Expr:
     match node:
         case ast.Constant(value=int()) if type(node.value) is int:
             return integer(node.value)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as number)):
             return integer(-number)
         case ast.UnaryOp() if type(node.op) in _UNARY:
-            return apply(_UNARY[type(node.op)], _expr(node.operand, scope))
+            return apply(_UNARY[type(node.op)], expr_of(node.operand, scope))
         case ast.BinOp() if type(node.op) in _BINARY:
             op = _BINARY[type(node.op)]
-            return apply(op, _expr(node.left, scope), _expr(node.right, scope))
+            return apply(op, expr_of(node.left, scope), expr_of(node.right, scope))
         case ast.Compare(ops=[compare], comparators=[right]) if type(compare) in _BINARY:
-            return apply(_BINARY[type(compare)], _expr(node.left, scope), _expr(right, scope))
+            return apply(_BINARY[type(compare)], expr_of(node.left, scope), expr_of(right, scope))
         case ast.Name():
-            found: Expr = _known(scope.names, node.id, "axis, size or value")
+            found: Expr = known(scope.names, node.id, "axis, size or value")
             return found
         case ast.Subscript():
             return load(scope.buffer(node.value), _items(node.slice, scope))
         case ast.Call(func=ast.Name(id=name), keywords=[]):
             return _call(name, node.args, scope)
         case ast.Call(func=ast.Attribute(value=ast.Name(id=form), attr=kind), args=[first, *rest]):
-            return _qualified(form, kind, _expr(first, scope), [_expr(r, scope) for r in rest])
+            return _qualified(form, kind, expr_of(first, scope), [expr_of(r, scope) for r in rest])
     raise Mistake(f"not an expression of the IR: {ast.unparse(node)}")
 
 
@@ -405,18 +411,18 @@ def _call(name: str, args: list[ast.expr], scope: Scope) -> Expr:
     """`f32(1.5)`, `guarded(test, x[i0])`, `exp(x)`."""
     if name in DTYPES and len(args) == 1:
         return const(_number(args[0]), DTYPES[name])
-    site = _site(args[-1]) if name in CHECK_OPS and args else None
+    site = site_of(args[-1]) if name in CHECK_OPS and args else None
     args = args if site is None else args[:-1]
-    operands = [_expr(a, scope) for a in args]
+    operands = [expr_of(a, scope) for a in args]
     if name == "guarded" and len(args) == 2 and operands[1].op == "load":
         return load(operands[1].buffer, operands[1].index, operands[0])
-    spec = _known(OPS, name, "op")
+    spec = known(OPS, name, "op")
     if len(args) != spec.arity:
         raise Mistake(f"{name} takes {spec.arity} operands, not {len(args)}")
     return apply(name, *operands, site=site)
 
 
-def _site(node: ast.expr) -> Site | None:
+def site_of(node: ast.expr) -> Site | None:
     """Who asked for a check: `site("index", "aten.index.Tensor", "model.py:3", 0)`."""
     match node:
         case ast.Call(func=ast.Name(id="site"), args=args, keywords=[]):
@@ -430,9 +436,9 @@ _CONVERSIONS = {"cast": cast, "narrow": narrow, "bitcast": bitcast}
 def _qualified(form: str, kind: str, value: Expr, rest: list[Expr]) -> Expr:
     """`cast.bf16(x)`, `bitcast.i32(x)`, `reduce.sum(x, r0, r1)`, `scan.sum(x, i0)`."""
     if form in _CONVERSIONS and not rest:
-        return _CONVERSIONS[form](value, _known(DTYPES, kind, "type"))
+        return _CONVERSIONS[form](value, known(DTYPES, kind, "type"))
     if form in ("reduce", "scan") and all(r.op == "axis" for r in rest):
-        _known(REDUCTIONS if form == "reduce" else SCANS, kind, "reduction")
+        known(REDUCTIONS if form == "reduce" else SCANS, kind, "reduction")
         if form == "reduce":
             return reduce(kind, tuple(rest), value)
         if len(rest) == 1:
@@ -443,7 +449,7 @@ def _qualified(form: str, kind: str, value: Expr, rest: list[Expr]) -> Expr:
 def _number(node: ast.expr) -> Any:
     """A Python number, True or False; `inf` and `nan` are numbers here."""
     match node:
-        case ast.Constant(value=bool() | int() | float()):
+        case ast.Constant(value=bool() | int() | float() | complex()):
             return node.value
         case ast.Name(id="inf" | "nan"):
             return float(node.id)
@@ -459,7 +465,7 @@ def _is_none(node: ast.expr) -> bool:
 # -- operands of extern calls ----------------------------------------------------------------
 
 
-def _operand(node: Any, scope: Scope) -> Any:
+def operand(node: Any, scope: Scope) -> Any:
     match node:
         case ast.Constant():
             return node.value
@@ -469,16 +475,20 @@ def _operand(node: Any, scope: Scope) -> Any:
             whole = scope.buffer(node)
             return ViewArg(whole, whole.shape, whole.strides, ZERO)
         case ast.Call(func=ast.Name(id="view"), args=[base, shape, strides, offset]):
-            parts = _items(shape, scope), _items(strides, scope), _expr(offset, scope)
+            parts = _items(shape, scope), _items(strides, scope), expr_of(offset, scope)
             return ViewArg(scope.buffer(base), *parts)
         case ast.Call(func=ast.Name(id="size"), args=[number]):
-            return _expr(number, scope)
+            return expr_of(number, scope)
+        case ast.Call(func=ast.Name(id="live"), args=[ast.Constant(value=number)]):
+            return known(scope.live, number, "live value")
+        case ast.BinOp():  # a complex number
+            return ast.literal_eval(node)
         case ast.Call(func=ast.Name(id="device"), args=[], keywords=keywords):
-            return torch.device(**{k.arg: _operand(k.value, scope) for k in keywords if k.arg})
+            return torch.device(**{k.arg: operand(k.value, scope) for k in keywords if k.arg})
         case ast.Attribute(value=ast.Name(id="torch"), attr=name) if hasattr(torch, name):
             return getattr(torch, name)
         case ast.List():
-            return [_operand(e, scope) for e in node.elts]
+            return [operand(e, scope) for e in node.elts]
         case ast.Tuple():
-            return tuple(_operand(e, scope) for e in node.elts)
+            return tuple(operand(e, scope) for e in node.elts)
     raise Mistake(f"not an operand: {ast.unparse(node)}")

@@ -91,6 +91,14 @@ def expr_text(root: Expr) -> str:
     return spelling(root, -1 if weight[root] <= _REPR_NODES else _REPR_DEPTH)[0]
 
 
+def whole_text(root: Expr) -> str:
+    """One expression, however large: for sizes, which seldom are."""
+    spelled: dict[Expr, Spelling] = {}
+    for node in walk(root):
+        spelled[node] = _spell(node, [spelled[a] for a in _operands(node)])
+    return spelled[root][0]
+
+
 def loop_text(loop: Loop) -> str:
     """The statement of one loop."""
     return "\n".join(_step_lines(loop))
@@ -98,7 +106,7 @@ def loop_text(loop: Loop) -> str:
 
 def extern_text(step: Extern) -> str:
     """The statement of one extern call."""
-    return _extern_text(step) + _comment(step.origins)
+    return extern_statement(step) + _comment(step.origins)
 
 
 def scheduled_text(scheduled: ScheduledKernel[Choice | Tiling]) -> str:
@@ -121,18 +129,18 @@ def kernel_text(kernel: Kernel) -> str:
     """One kernel with the declarations it needs, so that it can be read back alone."""
     head, *rest = _step_lines(kernel)
     buffers = _mentioned([kernel])
-    declared = [*_size_lines(buffers, [kernel]), *_declarations("buffer", buffers)]
-    return "\n".join([head, *_indent(declared), *rest])
+    declared = [*size_lines(buffers, [kernel]), *_declarations("buffer", buffers)]
+    return "\n".join([head, *indented(declared), *rest])
 
 
 def program_text(program: LoopProgram) -> str:
     """A whole loop program."""
-    return "\n".join(["program:", *_indent(_whole(program))])
+    return "\n".join(["program:", *indented(_whole(program))])
 
 
 def graph_text(graph: KernelGraph) -> str:
     """A whole kernel graph, without the decisions that led to it."""
-    return "\n".join(["graph:", *_indent(_whole(graph))])
+    return "\n".join(["graph:", *indented(_whole(graph))])
 
 
 # -- expressions -----------------------------------------------------------------------------
@@ -205,10 +213,10 @@ def _load_text(node: Expr, args: list[str]) -> str:
 
 
 def _element_text(buffer: Buffer, index: list[str]) -> str:
-    return f"{_name(buffer.name)}[{', '.join(index) or '()'}]"
+    return f"{name_text(buffer.name)}[{', '.join(index) or '()'}]"
 
 
-def _name(name: str) -> str:
+def name_text(name: str) -> str:
     """Names that Python would not take as one are quoted."""
     return name if _is_plain(name) else repr(name)
 
@@ -217,14 +225,14 @@ def _is_plain(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and name not in ("inf", "nan")
 
 
-def _list(exprs: Iterable[Expr]) -> str:
+def listed(exprs: Iterable[Expr]) -> str:
     return ", ".join(expr_text(e) for e in exprs)
 
 
 # -- statements ------------------------------------------------------------------------------
 
 
-def _indent(lines: Iterable[str]) -> list[str]:
+def indented(lines: Iterable[str]) -> list[str]:
     return ["  " + line for line in lines]
 
 
@@ -233,17 +241,17 @@ def _whole(program: LoopProgram | KernelGraph) -> list[str]:
     known = {b.name for b in (*given, *program.constants)}
     outputs = [o.value for o in program.outputs]
     buffers = _mentioned(program.body, outputs)
-    lines = _size_lines(
+    lines = size_lines(
         [*given, *program.constants, *buffers], program.body, [*program.inputs, *outputs]
     )
     for item in program.inputs:
         word = "parameter" if item in program.static else "input"
-        lines.append(f"{word} {_declared(item) if isinstance(item, Buffer) else expr_text(item)}")
+        lines.append(f"{word} {declared(item) if isinstance(item, Buffer) else expr_text(item)}")
     lines += _declarations("constant", program.constants)
     lines += _declarations("buffer", (b for b in buffers if b.name not in known))
     for step in program.body:
         lines += _step_lines(step)
-    return lines + [f"output {_operand_text(value)}" for value in outputs]
+    return lines + [f"output {operand_text(value)}" for value in outputs]
 
 
 def _mentioned(steps: Iterable[Loop | Kernel | Extern], operands: Any = ()) -> list[Buffer]:
@@ -266,7 +274,7 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _size_lines(
+def size_lines(
     buffers: Iterable[Buffer], steps: Iterable[Loop | Kernel | Extern], operands: Any = ()
 ) -> list[str]:
     """A declaration for every symbolic size in sight."""
@@ -302,14 +310,14 @@ def _step_exprs(step: Loop | Kernel | Extern) -> Iterator[Expr]:
 
 
 def _declarations(word: str, buffers: Iterable[Buffer]) -> list[str]:
-    return [f"{word} {_declared(b)}" for b in buffers]
+    return [f"{word} {declared(b)}" for b in buffers]
 
 
-def _declared(buffer: Buffer) -> str:
+def declared(buffer: Buffer) -> str:
     """`x: f32[8, 128] strides (1, 8) on cuda`; strides only if they are not row-major."""
-    text = f"{_name(buffer.name)}: {buffer.dtype}[{_list(buffer.shape)}]"
+    text = f"{name_text(buffer.name)}: {buffer.dtype}[{listed(buffer.shape)}]"
     if buffer.strides != tuple(product(buffer.shape[k + 1 :]) for k in range(len(buffer.shape))):
-        text += f" strides {_tuple_text([expr_text(s) for s in buffer.strides])}"
+        text += f" strides {tuple_text([expr_text(s) for s in buffer.strides])}"
     return text if buffer.device == "cpu" else f"{text} on {buffer.device}"
 
 
@@ -318,18 +326,18 @@ def _step_lines(step: Loop | Kernel | Extern) -> list[str]:
         return [extern_text(step)]
     if isinstance(step, Loop):
         head = _nest("loop", step.axes, step.reduced, bool(step.reduced))
-        return [head + _comment(step.origins), *_indent(_group_lines(step.stores))]
+        return [head + _comment(step.origins), *indented(_group_lines(step.stores))]
     lines = [f"outer {_ranges(step.outer)}"] if step.outer else []
     lines += _declarations("scratch", step.scratch)
     for phase in step.phases:
         lines += _phase_lines(phase)
-    return [f"kernel {_name(step.name)}:{_comment(step.origins)}", *_indent(lines)]
+    return [f"kernel {name_text(step.name)}:{_comment(step.origins)}", *indented(lines)]
 
 
 def _phase_lines(phase: Phase) -> list[str]:
     plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, phase.summed)
     head = _nest("phase", plain, reduced, phase.is_reduction or bool(phase.summed))
-    return [head, *_indent(_group_lines(phase.stores))]
+    return [head, *indented(_group_lines(phase.stores))]
 
 
 def _nest(word: str, axes: tuple[Expr, ...], reduced: tuple[Expr, ...], reduces: bool) -> str:
@@ -378,44 +386,44 @@ def _group_lines(stores: tuple[Store, ...]) -> list[str]:
 # -- extern calls ----------------------------------------------------------------------------
 
 
-def _extern_text(step: Extern) -> str:
+def extern_statement(step: Extern) -> str:
     """`extern t0 = aten.mm.default(x, view(y, (4, 8), (1, 4), 0), alpha=2) mutates z`."""
-    names = ["None" if b is None else _name(b.name) for b in step.outputs]
-    results = names[0] if step.single else _tuple_text(names)
-    arguments = [_operand_text(a) for a in step.args]
+    names = ["None" if b is None else name_text(b.name) for b in step.outputs]
+    results = names[0] if step.single else tuple_text(names)
+    arguments = [operand_text(a) for a in step.args]
     for key, value in step.kwargs:
-        text = _operand_text(value)
+        text = operand_text(value)
         # Some ops have an argument called `from`.
         arguments.append(f"{key}={text}" if _is_plain(key) else f"**{{{key!r}: {text}}}")
     target = step.target if all(map(_is_plain, step.target.split("."))) else repr(step.target)
     text = f"extern {results} = {target}({', '.join(arguments)})"
     if step.mutates:
-        text += f" mutates {', '.join(_name(b.name) for b in step.mutates)}"
+        text += f" mutates {', '.join(name_text(b.name) for b in step.mutates)}"
     if step.binds:
         told = [(b, "".join(f", {part!r}" for part in b.path)) for b in step.binds]
         text += f" binds {', '.join(f'({b.symbol}, {b.divisor}{path})' for b, path in told)}"
     return text
 
 
-def _operand_text(value: Any) -> str:
+def operand_text(value: Any) -> str:
     """A tensor operand is a buffer's name or a `view`; a symbolic number stands in `size(...)`."""
     if isinstance(value, ViewArg):
         buffer = value.buffer
-        name = _name(buffer.name)
+        name = name_text(buffer.name)
         whole = (value.shape, value.strides, value.offset) == (buffer.shape, buffer.strides, ZERO)
         if whole and _is_plain(buffer.name):  # a quoted name alone would read as a string
             return name
-        shape = _tuple_text([expr_text(e) for e in value.shape])
-        strides = _tuple_text([expr_text(e) for e in value.strides])
+        shape = tuple_text([expr_text(e) for e in value.shape])
+        strides = tuple_text([expr_text(e) for e in value.strides])
         return f"view({name}, {shape}, {strides}, {expr_text(value.offset)})"
     if isinstance(value, Expr):
         return f"size({expr_text(value)})"
     if isinstance(value, list):
-        return f"[{', '.join(_operand_text(v) for v in value)}]"
+        return f"[{', '.join(operand_text(v) for v in value)}]"
     if isinstance(value, tuple):
-        return _tuple_text([_operand_text(v) for v in value])
+        return tuple_text([operand_text(v) for v in value])
     return repr(value)
 
 
-def _tuple_text(parts: list[str]) -> str:
+def tuple_text(parts: list[str]) -> str:
     return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"

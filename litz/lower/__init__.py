@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
+from litz.ir.aten import FROM_TORCH, dtype_of
 from litz.ir.calls import CHECKS
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.dtypes import BOOL, EIGHTHS, F64
@@ -62,7 +63,7 @@ from litz.lower.registry import NotGenerated, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
 from litz.lower.spelt import find_spelt, lower_spelt
 from litz.lower.symbols import GUARDS, UNANSWERED, is_zero, number_or_size, size_of
-from litz.lower.values import FROM_TORCH, Lowering, View, dtype_of, element, positions, to_storage
+from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.target import Target
 from litz.trace import stage
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.expr import Expr, apply, cast, const
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import UNLIMITED, as_value, size_of
-from litz.lower.values import Lowering, Value, View, dtype_of, element
+from litz.lower.values import Lowering, Value, View, element
 
 
 def filled(low: Lowering, like: torch.Tensor, value: Any) -> View:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BOOL
 from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ONE, ZERO, bounds, floordiv, from_poly, modulo, simplify, to_poly
@@ -20,7 +21,7 @@ from litz.ir.program import Loop, Store
 from litz.ir.sizes import at_least, difference, total
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import size_of
-from litz.lower.values import Lowering, View, dtype_of, element, positions, to_storage, widen
+from litz.lower.values import Lowering, View, element, positions, to_storage, widen
 from litz.lower.view import counted, first_of
 
 # A join of more parts is stored part by part: choosing costs one comparison a part and element.

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BOOL, F16, F32, DType
 from litz.ir.expr import Expr, apply, cast, const
 from litz.ir.index import ONE
 from litz.lower.checked import checked_divisor
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, Value, View, dtype_of, element, to_storage
+from litz.lower.values import Lowering, Value, View, element, to_storage
 
 Scalar = Callable[..., Expr]
 

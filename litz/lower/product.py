@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BF16, EIGHTHS, F16, F32, F64, I8, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
 from litz.ir.index import ONE, coefficient, flat_index, floordiv, modulo, simplify_indices
@@ -24,7 +25,7 @@ from litz.ir.sizes import is_known
 from litz.lower.dequantise import Narrow, narrow_operand
 from litz.lower.panels import in_panels, packed_panels
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, View, dtype_of, element, positions
+from litz.lower.values import Lowering, View, element, positions
 
 # A product of fewer points is as quick in ATen, and a sum over fewer does not fill the pipes.
 FEWEST_POINTS = 1 << 12

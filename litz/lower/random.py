@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from litz.ir import random_op as random_op  # registers the op that has a rule here
+from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ravel
@@ -21,7 +22,7 @@ from litz.ir.program import Extern
 from litz.lower.checked import checked_between
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import sizes
-from litz.lower.values import Lowering, Value, View, dtype_of, element
+from litz.lower.values import Lowering, Value, View, element
 
 FRACTION_BITS = {BF16: 8, F16: 11, F32: 24, F64: 53}
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BOOL, F32, F64, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, substitute, walk
 from litz.ir.index import ONE, ZERO, simplify_indices
@@ -31,7 +32,7 @@ from litz.ir.sizes import at_least, count_of
 from litz.lower.pointwise import arithmetic, truth
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.symbols import sizes
-from litz.lower.values import Lowering, View, dtype_of, element, positions, widen
+from litz.lower.values import Lowering, View, element, positions, widen
 
 IDENTITIES = {"sum": 0, "wide_sum": 0, "prod": 1, "any": 0, "all": 1}
 # A unit in the last place of one.

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.dtypes import F32, F64
 from litz.ir.expr import Expr, cast, integer, scan
 from litz.ir.index import ZERO
 from litz.lower.reduce import comparable, computable, from_zero
 from litz.lower.registry import rule
-from litz.lower.values import Lowering, View, dtype_of, element
+from litz.lower.values import Lowering, View, element
 
 
 def _along(position: tuple[Expr, ...], dim: int) -> Expr:

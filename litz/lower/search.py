@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.expr import Expr, apply, cast, integer
 from litz.ir.index import ONE, ZERO
 from litz.lower.checked import Index, checked_index
 from litz.lower.pointwise import promoted
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, Value, View, dtype_of, element, widen
+from litz.lower.values import Lowering, Value, View, element, widen
 
 
 def _search(size: int, goes_right: Callable[[Expr, Expr], Expr]) -> Expr:

@@ -14,11 +14,12 @@ from functools import partial
 
 import torch
 
+from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BF16, F16, F32, F64, I16, I32, I64, DType
 from litz.ir.expr import Expr, apply, bitcast, cast, const
 from litz.lower.pointwise import Scalar, arithmetic, map_elements
 from litz.lower.registry import NotGenerated, rule
-from litz.lower.values import Lowering, Value, View, dtype_of, element
+from litz.lower.values import Lowering, Value, View, element
 
 # -- functions of one number -----------------------------------------------------------------
 

@@ -17,9 +17,10 @@ import torch.fx
 
 from litz.config import Config
 from litz.errors import UnsupportedOp
+from litz.ir.aten import dtype_of
 from litz.ir.checks import Site
 from litz.ir.choices import NO_CHOICES, Choices, ProductChoice
-from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, F16, F32, F64, I8, I16, I32, I64, U8, DType
+from litz.ir.dtypes import F32, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute, walk
 from litz.ir.index import ONE, ZERO, product, row_major, simplify
 from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
@@ -28,30 +29,6 @@ from litz.lower.bindings import Unchecked
 from litz.lower.registry import NotGenerated
 from litz.lower.symbols import as_value, size_of, sizes, strides
 from litz.target import Target
-
-FROM_TORCH: dict[torch.dtype, DType] = {
-    torch.float64: F64,
-    torch.float32: F32,
-    torch.float16: F16,
-    torch.bfloat16: BF16,
-    torch.float8_e4m3fn: E4M3,
-    torch.float8_e5m2: E5M2,
-    torch.int64: I64,
-    torch.int32: I32,
-    torch.int16: I16,
-    torch.int8: I8,
-    torch.uint8: U8,
-    torch.bool: BOOL,
-}
-
-
-def dtype_of(dtype: torch.dtype) -> DType:
-    """The IR's type; one we never compute with is opaque: it passes through extern calls only."""
-    found = FROM_TORCH.get(dtype)
-    if found is None:
-        found = DType(str(dtype).removeprefix("torch."), "x", dtype.itemsize, bytes)
-        FROM_TORCH[dtype] = found
-    return found
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def test_aliases_of_operands_that_lie_in_the_arena() -> None:
 def test_what_is_kept_has_no_place_in_the_arena() -> None:
     fast = compiled(lambda x: keep(x + 1) + (x.exp() @ x).sort(0).values)
     fast(X)
-    plan = fast.graphs[0].plan
-    (call,) = [s for s in plan.calls if s.foreign]
+    plan = fast.reports[0].plan
+    (call,) = [s for s in plan.graph.externs if s.foreign]
     assert {b.name for b in call.reads} <= plan.lent and plan.slots
     assert not plan.lent & plan.slots.keys()

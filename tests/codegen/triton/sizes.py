@@ -83,7 +83,7 @@ def empty(there: Any) -> list[Any]:
         (graph,) = made
         for rows in (4, 0):
             x, before = torch.ones(rows, 9), graph.device.launches
-            inputs = graph.graph.plan.graph.inputs
+            inputs = [i.value for i in graph.graph.plan.body.inputs]
             (buffer,) = [b for b in inputs if hasattr(b, "shape")]
             sizes = dict(zip(buffer.shape, x.shape, strict=True))
             found = graph([x if b is buffer else sizes[b] for b in inputs])
