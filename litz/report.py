@@ -15,7 +15,7 @@ from litz.autotune import Tuning
 from litz.config import Config
 from litz.errors import InternalError
 from litz.ir.call_plan import CallPlan, KernelCall
-from litz.ir.program import Decision, Plan, buffer_bytes
+from litz.ir.program import Decision, Extern, Plan, buffer_bytes
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
 from litz.runtime import ON_THE_CPU
@@ -83,6 +83,10 @@ class Report:
         return self.call.kernels
 
     @property
+    def externs(self) -> list[Extern]:
+        return self.call.calls
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         made = self.noted + self.call.decisions + self._graph_decisions()
         return made + self.tuning.decisions
@@ -101,14 +105,14 @@ class Report:
     @property
     def aten_ops(self) -> Counter[str]:
         """How often each op was left to ATen."""
-        return Counter(s.target for s in self.call.calls if not s.checks and not s.asks)
+        return Counter(s.target for s in self.externs if not s.checks and not s.asks)
 
     def __str__(self) -> str:
         call = self.call
         total = 1e3 * sum(s for name, s in self.seconds.items() if "." not in name)
         lines = [
             f"{self.kind} graph: {len(call.kernels)} kernels "
-            f"({len(call.functions)} different), {len(call.calls)} ATen calls, "
+            f"({len(call.functions)} different), {len(self.externs)} ATen calls, "
             f"arena {call.arena_bytes / 1e6:.2f} MB "
             f"(without reuse {call.unplanned_bytes / 1e6:.2f} MB), {self._held()}"
             f"compiled in {total:.0f} ms"

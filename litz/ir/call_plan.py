@@ -3,17 +3,11 @@
 In: constructors. Out: `CallPlan`, a frozen value with a text that rebuilds it (`ir/call_text.py`).
 A call checks its inputs, points a table at tensors, and takes steps in order: it allocates, runs
 segments of kernels, calls ATen ops by name, and frees. The Python function of a call, the native
-driver and the CUDA graph partitions are printed from this value alone. For x + 1:
+driver and the CUDA graph partitions are printed from this value alone. For x + 1 the steps are:
 
-    call on cpu:
-      kernel k0_add: litz_0_add(x, y) tasks 1 work 64
-      segment litz_segment_0: (0,)
-      body:
-        input x: f32[8] check layout
-        point x
-        allocate y: f32[8] output
-        run litz_segment_0
-        output y
+    point x
+    allocate y, 'output'
+    run litz_segment_0
 """
 
 from __future__ import annotations

@@ -6,18 +6,19 @@ Indentation is for the reader alone. For x + 1, all of it:
     call on cpu:
       buffer x: f32[8]
       buffer y: f32[8]
-      entry x = 2
-      entry y = 3
+      memory 0, 0                                           arena, and without reuse
+      entry 'x', 2                                          of the table
+      entry 'y', 3
       kernel k0_add(reads=(x,), writes=(y,))
         origin 'add', 'aten.add.Tensor', 'model.py:3'
         summary 'rows 8, 1 phases, 8 lanes'
-        launch litz_0_add(x, y, tasks=1, work=64)
-      segment litz_segment_0((0,))
+        launch litz_0_add(x, y)
+      segment litz_segment_0((0,))                          a batch of one kernel
       body:
-        input x check layout
-        points x, y
+        input x, 'layout'
+        points 'x', 'y'
         point x
-        allocate y output
+        allocate y, 'output'
         run litz_segment_0
         output y
 """

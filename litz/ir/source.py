@@ -30,6 +30,7 @@ class Source:
     exports: tuple[str, ...] = ()
     workspaces: tuple[Buffer, ...] = ()  # that kernels use and nobody reads
     counters: frozenset[str] = frozenset()  # those that are zero before and after each launch
+    declares: frozenset[str] = frozenset()  # what the text declares already
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -68,10 +68,11 @@ class _Walk:
         made = call.prepack.makes if call.prepack is not None else ()
         given = (*body.buffers, *call.constants, *made)
         self.there = {b.name for b in given} | call.slots.keys()
-        self.entered = set(body.enters)
+        self.entered: set[str] = set()
         self.run: Counter[str] = Counter()
 
     def verify(self, segments: Iterable[str]) -> None:
+        self._enter(self.body.enters)
         for step in self.body.steps:
             self._step(step)
         for output in self.body.outputs:
@@ -99,14 +100,18 @@ class _Walk:
                 self._need(op.reads, step)
                 self._need((b for b in op.outputs if b is not None and op.into), step)
                 self.there.update(b.name for b in op.outputs if b is not None)
-                self.entered.update(step.enters)
+                self._enter(step.enters)
             case RunPartition():
                 if not 0 <= step.number < len(self.call.partitions):
                     _broken(f"there is no partition {step.number}")
                 self._need((b for b in step.takes if isinstance(b, Buffer)), step)
                 self.there.update(b.name for b in step.gives if isinstance(b, Buffer))
-        for name in self.entered - self.call.computed.keys():
-            _broken(f"{name} is entered into the table, and nothing computes it")
+
+    def _enter(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self.call.computed:
+                _broken(f"{name} is entered into the table, and nothing computes it")
+            self.entered.add(name)
 
     def _run(self, step: Run) -> None:
         """Kernels find everything that is theirs."""

@@ -76,8 +76,7 @@ def with_driver(source: Source, call: CallPlan, target: Target) -> Source:
     """The module with the functions that launch its kernels."""
     text = driver_text(call, target.threads)
     # Nothing may be declared twice.
-    known = {line for line in source.text.splitlines() if line.startswith("declare ")}
-    lines = [line for line in text.splitlines() if line not in known]
+    lines = [line for line in text.splitlines() if line not in source.declares]
     exports = [s.name for s in call.segments]
     exports += [f"litz_step_{k}" for k in range(len(call.kernels))]
     if call.prepack is not None:

@@ -45,10 +45,11 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
     )
     attributes += '\n!0 = distinct !{!0, !1}\n!1 = !{!"llvm.loop.unroll.disable"}'  # rolled loops
     sites = tuple(sites_of(e for kernel in kernels for e in exprs_of(kernel.kernel)))
-    declared = sorted(functions.declares | needed)
+    declared = functions.declares | needed
     texts = [text.replace(NAME, name) for text, name in functions.texts.items()]
-    text = "\n".join([*declared, library, *texts, attributes, ""])
-    return Source(text, calls, tuple(functions.texts.values()), sites)
+    text = "\n".join([*sorted(declared), library, *texts, attributes, ""])
+    names = tuple(functions.texts.values())
+    return Source(text, calls, names, sites, declares=frozenset(declared))
 
 
 def _called(kernel: Kernel, scheduled: ScheduledKernel, functions: _Functions) -> KernelCall:

@@ -267,7 +267,7 @@ def check(name: str) -> list[dict[str, Any]]:
     if case.choice.prologue is not None:  # roundings between may be left out; nothing else may
         wanted = as_array(case.function(*case.inputs))
         np.testing.assert_allclose(found[0], wanted, rtol=EAGER, atol=EAGER * abs(wanted).max())
-    return [asdict(kernel) for kernel in graph.source.kernels]
+    return [asdict(kernel) for kernel in device.source.kernels]
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def check(there: Any, program: Callable[..., Any]) -> list[Any]:
                 symbolic.check(x, interpret=False, rtol=1e-4, atol=1e-4)
         assert symbolic.graphs == len(made) == 1, len(made)
         (graph,) = made
-        kernels = graph.graph.source.kernels
+        kernels = graph.device.source.kernels
         assert any(kernel.sizes for kernel in kernels), "no kernel is given a size"
         return list(kernels)
 
@@ -70,7 +70,7 @@ def narrow(there: Any) -> list[Any]:
             torch._dynamo.mark_dynamic(x, 0, min=2, max=4096)
             symbolic.check(x, interpret=False)
         (graph,) = made
-        kernels = graph.graph.source.kernels
+        kernels = graph.device.source.kernels
         assert {kind for kernel in kernels for kind in kernel.sizes} == {"i32"}
         return list(kernels)
 

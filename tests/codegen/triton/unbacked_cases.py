@@ -71,14 +71,14 @@ def parts(there: Any, program: Program) -> list[Any]:
     assert graph.device.tape.replays >= 2 * 4
     reasons = " ".join(graph.recording.reasons)
     assert "only data tells u0, which steps work on" in reasons, reasons
-    return list(graph.graph.source.kernels)
+    return list(graph.device.source.kernels)
 
 
 def whole(there: Any, program: Program, options: dict[str, Any] | None = None) -> list[Any]:
     """A program at all its calls."""
     with there.interpreting() as made:
         check(program, options=options)
-    return [kernel for graph in made for kernel in graph.graph.source.kernels]
+    return [kernel for graph in made for kernel in graph.device.source.kernels]
 
 
 def refused(there: Any) -> list[Any]:
