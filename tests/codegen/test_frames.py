@@ -19,6 +19,7 @@ from litz.codegen.llvm.driver import MOST_WORDS, launches_of
 from litz.codegen.llvm.driver import _in_parts as in_parts
 from litz.codegen.llvm.frame import PIECE, WHOLE
 from litz.config import Config
+from litz.ir.call_plan import KernelCall
 from litz.ir.dtypes import F32
 from litz.ir.expr import apply, axis, integer, load
 from litz.ir.program import Kernel, Phase, Store
@@ -207,12 +208,12 @@ def test_no_memory_is_an_error_of_the_call() -> None:
 def test_long_batches_are_run_in_parts() -> None:
     """Arguments of a run lie on the stack: no more of them than fit there."""
     made = stages(lambda *x: [t * 2 for t in x], *(torch.rand(5) for _ in range(3)))
-    launches = [launches_of(made.scheduled[0], ["f"])] * 5000
-    parts = in_parts(tuple(range(5000)), launches)
+    kernels = [KernelCall("k0", launches_of(made.scheduled[0], ["f"]), (), ())] * 5000
+    parts = in_parts(tuple(range(5000)), kernels)
     assert [k for part in parts for k in part] == list(range(5000))
     words = 4 + len(made.scheduled[0].arguments) + 1
     assert len(parts) > 1 and all(len(part) * words <= MOST_WORDS for part in parts)
-    assert in_parts((3,), launches) == [(3,)]
+    assert in_parts((3,), kernels) == [(3,)]
 
 
 # -- poison ----------------------------------------------------------------------------------

@@ -310,7 +310,7 @@ def _too_large() -> Any:
     x = torch.tensor([1.0, 464.0, 464.5, -480.0, -464.0, 1e9, math.inf, -math.inf])
     before, eighths.saturates = eighths.saturates, lambda: False  # type: ignore[assignment]
     try:
-        graph, _ = _graph(lambda x: x.to(torch.float8_e4m3fn), x)
+        graph, device = _graph(lambda x: x.to(torch.float8_e4m3fn), x)
     finally:
         eighths.saturates = before
     (found,) = graph([x])
