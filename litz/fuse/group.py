@@ -26,11 +26,12 @@ from litz.fuse.rows import (
     overlap,
 )
 from litz.fuse.split import few_rows, reads_along, tasks_of
-from litz.ir.attention import is_log_sum, loop_attention
+from litz.ir.attention import attention_of, is_log_sum
 from litz.ir.choices import Choices
 from litz.ir.expr import Expr, extent_of
 from litz.ir.index import coefficient, flat_index
-from litz.ir.product import loop_product
+from litz.ir.patterns import Attention, Depthwise
+from litz.ir.product import is_gemm, product_of
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -42,7 +43,6 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.sizes import used_in
-from litz.ir.window import loop_windows
 from litz.target import Target
 
 # Only this many groups that share a read are weighed for one loop: work stays linear in the ops.
@@ -204,8 +204,8 @@ class _Grouper:
     def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
         if self._is_held(loop) != all(map(self._is_held, group.loops)):
             return Misfit("one of them is made of parameters alone, once and not at each call")
-        if any(map(loop_attention, (*group.loops, loop))):
-            attended = loop_attention(group.loops[0])
+        if any(isinstance(one.pattern, Attention) for one in (*group.loops, loop)):
+            attended = attention_of(group.loops[0])
             if attended is None or not is_log_sum(loop, attended):
                 return Misfit("attention is a kernel of its own")
             return [*group.members, anchored(loop)]
@@ -232,7 +232,7 @@ class _Grouper:
     def _whole_rows(self, group: Group, loop: Loop) -> Misfit | bool:
         """Whether a product is among these whose rows have to be shared whole."""
         every = (*group.loops, loop)
-        windows = any(map(loop_windows, every))
+        windows = any(isinstance(one.pattern, Depthwise) for one in every)
         if not windows and not any(map(self._in_blocks, every)):
             return False
         if windows and is_sequential(loop):
@@ -246,12 +246,12 @@ class _Grouper:
     def _in_blocks(self, loop: Loop) -> bool:
         """Whether it is a product with a schedule of its own; one row is a reduction like others
         where no panels have to be read together."""
-        product = loop_product(loop)
+        product = product_of(loop)
         return product is not None and (self.target.panels or bool(product.rows))
 
     def _takes_more(self, group: Group, loop: Loop) -> bool:
         """Whether something may join the product that is among these."""
-        products = [one for one in (*group.loops, loop) if loop_product(one) is not None]
+        products = [one for one in (*group.loops, loop) if is_gemm(one)]
         chosen = all(self.choices.of_product(one.origins).fused for one in products)
         return self.config.epilogue_fusion and chosen
 

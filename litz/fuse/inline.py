@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from litz.config import Config
 from litz.fuse.prologues import STORED, Prologues, Verdicts, rounded
 from litz.fuse.walked import checks_of, unrolled, walked
-from litz.ir.attention import Axes, loop_attention, walk_of
+from litz.ir.attention import attention_of, walk_of
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import Expr, walk
 from litz.ir.ops import OPS
-from litz.ir.product import loop_product
+from litz.ir.patterns import Axes, Depthwise, Gemm
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -37,8 +37,8 @@ from litz.ir.program import (
     read,
     written,
 )
+from litz.ir.recognise import recognised
 from litz.ir.stored import value_at, with_producers
-from litz.ir.window import loop_windows
 from litz.target import Target
 
 # Computing an op of this cost again is dearer than storing and loading its result.
@@ -110,12 +110,12 @@ class _Inliner:
                 self.checks[step.stores[0].buffer] = made
         self.products = {
             position for position, step in enumerate(program.body)
-            if isinstance(step, Loop) and (loop_product(step) or loop_windows(step))
+            if isinstance(step, Loop) and isinstance(step.pattern, Gemm | Depthwise)
         }  # fmt: skip
         # What attention reads as query, key or value, and along which axes it walks there.
         self.attended: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
         for step in program.body:
-            found = loop_attention(step) if isinstance(step, Loop) else None
+            found = attention_of(step) if isinstance(step, Loop) else None
             for node, along in found.walked if found is not None else ():
                 self.attended[node.buffer].append((node, along))
         for position, step in enumerate(program.body):
@@ -351,7 +351,9 @@ class _Inliner:
             if position in self.inlined:
                 finals[store.buffer] = (final, ordered)
             else:
-                made = Loop(step.axes, step.reduced, (final,), ordered)
+                made = replace(step, stores=(final,), origins=ordered)
+                # What is spelt by hand may be a product only now, with its factors in it.
+                made = recognised(made) if used else made
                 result.append(rounded(made) if self.prologues and used else made)
         return result
 

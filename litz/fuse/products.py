@@ -19,7 +19,15 @@ from litz.fuse.rows import Member, Misfit, is_sequential
 from litz.ir.choices import Choices, ProductChoice
 from litz.ir.expr import Expr, extent_of, walk
 from litz.ir.ops import OPS
-from litz.ir.product import Product, fits_lanes, loop_product, step_group, stored_load, stride_of
+from litz.ir.product import (
+    Product,
+    fits_lanes,
+    is_gemm,
+    product_of,
+    step_group,
+    stored_load,
+    stride_of,
+)
 from litz.ir.program import Buffer, Loop, buffer_bytes, loads, written
 from litz.ir.sizes import count_of
 from litz.target import Target
@@ -54,7 +62,7 @@ class Surroundings:
     def rows(self, loops: list[Loop], loop: Loop, whole: bool) -> Misfit | bool:
         """Whether a loop that may join others, one of them a product, has to share whole rows;
         `whole` says that they do so already."""
-        products = [one for one in (*loops, loop) if loop_product(one) is not None]
+        products = [one for one in (*loops, loop) if is_gemm(one)]
         if len(products) > 1:
             return Misfit("a kernel has one product")
         if not is_sequential(loop):
@@ -67,7 +75,7 @@ class Surroundings:
 
     def _prologue(self, loops: list[Loop], loop: Loop) -> Misfit | None:
         """Why a product reads its left operand from memory."""
-        product = loop_product(loop)
+        product = product_of(loop)
         assert product is not None
         made = {b for one in loops for b in written(one)}
         left = stored_load(product.left)
@@ -87,7 +95,7 @@ class Surroundings:
 
     def _in_rows(self, loop: Loop) -> Misfit | None:
         """Why a product cannot be a phase of a row."""
-        product = loop_product(loop)
+        product = product_of(loop)
         assert product is not None
         lanes = self.target.vector_bytes // product.node.dtype.bytes
         if not self.target.panels or product.taps or not fits_lanes(product, lanes):
@@ -102,7 +110,7 @@ class Surroundings:
     def pays(self, members: list[Member], before: list[Member]) -> Misfit | None:
         """Why members that would share whole rows are better left as they were before."""
         (loop,) = [m.loop for m in members if m.summed]
-        product = loop_product(loop)
+        product = product_of(loop)
         assert product is not None
         choice = self._choice(loop)
         if loop is members[-1].loop:

@@ -18,7 +18,8 @@ from litz.config import Config
 from litz.ir.choices import Choices
 from litz.ir.expr import Expr, cast, extent_of, rebuild, transform, walk
 from litz.ir.ops import OPS
-from litz.ir.product import SIDES, Product, loop_product, multiplied_type, stored_load
+from litz.ir.patterns import Depthwise, Gemm
+from litz.ir.product import SIDES, Product, multiplied_type, product_of, stored_load
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -30,8 +31,8 @@ from litz.ir.program import (
     read,
     written,
 )
+from litz.ir.recognise import recognised
 from litz.ir.stored import with_producers
-from litz.ir.window import loop_windows
 
 # Rows, or columns, of a tile.
 TILE = 128
@@ -61,10 +62,10 @@ class Prologues:
         found: Verdicts = {}
         for position, step in enumerate(self.body):
             told: list[Verdicts] = []
-            product = loop_product(step) if isinstance(step, Loop) else None
+            product = product_of(step) if isinstance(step, Loop) else None
             if product is not None and not product.taps:
                 told = [self._operand(position, product, side) for side in SIDES]
-            elif isinstance(step, Loop) and (product is not None or loop_windows(step)):
+            elif isinstance(step, Loop) and isinstance(step.pattern, Gemm | Depthwise):
                 told = [dict.fromkeys(read(step), STORED)]
             for buffer, reason in (item for one in told for item in one.items()):
                 found[buffer] = found.get(buffer) or reason
@@ -79,7 +80,7 @@ class Prologues:
             loop = self._loop(position)
             value = self._with(loop.stores[0], found).value
             grown = replace(loop, stores=(replace(loop.stores[0], value=value),))
-            found[node.buffer] = self._declined(loop, product, side, loop_product(grown))
+            found[node.buffer] = self._declined(loop, product, side, product_of(recognised(grown)))
         return found if found[node.buffer] is None else {node.buffer: found[node.buffer]}
 
     def _joining(self, position: int, buffer: Buffer) -> Verdicts:
@@ -112,7 +113,7 @@ class Prologues:
         found: set[Buffer] = set()
         for step in self.body:
             if isinstance(step, Loop):
-                product = loop_product(step)
+                product = product_of(step)
                 joins = not step.reduced and not found.isdisjoint(read(step))
                 if joins or (product is not None and product.rows):
                     found.update(written(step))
@@ -163,7 +164,7 @@ class Prologues:
 def rounded(loop: Loop) -> Loop:
     """A product whose operands are rounded as they would be stored, since tensor cores take halves;
     one row of it is a sum like others."""
-    product = loop_product(loop)
+    product = product_of(loop)
     if product is None or not product.rows:
         return loop
     store = loop.stores[0]

@@ -28,7 +28,7 @@ from litz.ir.index import (
     to_poly,
 )
 from litz.ir.order import order
-from litz.ir.product import loop_product
+from litz.ir.product import product_of
 from litz.ir.program import Buffer, Loop
 from litz.ir.sizes import count_of, is_polynomial, quotient
 
@@ -127,7 +127,7 @@ def anchored(loop: Loop, whole: bool = False) -> Member:
     that is taken whole."""
     if not is_sequential(loop):
         return Member(loop, loop.axes, ())
-    product = loop_product(loop) if whole else None
+    product = product_of(loop) if whole else None
     if product is not None:
         return Member(loop, product.batch + product.rows, product.columns + loop.reduced)
     outer = tuple(a for a in loop.axes if a not in loop.ordered)
@@ -357,7 +357,8 @@ def split_axis(loop: Loop, variable: Expr, by: Expr, count: Expr) -> Loop:
         )
         for s in loop.stores
     )
-    return Loop(axes, loop.reduced, stores, loop.origins)
+    pattern = loop.pattern and loop.pattern.moved({variable: (high, low)})
+    return Loop(axes, loop.reduced, stores, loop.origins, pattern)
 
 
 def _pieces(before: Loop, after: Loop) -> dict[Expr, Expr]:

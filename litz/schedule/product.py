@@ -17,7 +17,7 @@ from litz.ir.index import ONE, product
 from litz.ir.product import (
     Product,
     fits_lanes,
-    kernel_product,
+    product_of,
     product_phase,
     step_group,
     stride_of,
@@ -48,7 +48,7 @@ def schedule_product(
     kernel: Kernel, target: Target, chosen: ProductChoice = BY_RULE
 ) -> Choice | None:
     """How to run a kernel that is a product; None if it is none."""
-    found = kernel_product(kernel)
+    found = product_of(kernel)
     if found is None:
         return None
     lanes = target.vector_bytes // found.node.dtype.bytes
