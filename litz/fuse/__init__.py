@@ -14,13 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from litz.config import Config
-from litz.fuse.group import Group, group_loops
+from litz.fuse.group import group_loops
 from litz.fuse.inline import inline_producers
 from litz.fuse.kernels import attention_kernel, make_kernel
 from litz.fuse.moments import join_moments
 from litz.fuse.online import stream_softmax
 from litz.fuse.pieces import split_pieces
 from litz.fuse.rounding import settle_roundings
+from litz.fuse.rows import Group
 from litz.fuse.split import split_reduction
 from litz.fuse.spread import spread_shared
 from litz.ir.choices import NO_CHOICES, Choices

@@ -10,7 +10,7 @@ between them never leaves the cache. Example: in `m[i0] = max over r1 of x[i0, r
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ from litz.ir.index import (
 )
 from litz.ir.order import order
 from litz.ir.product import product_of
-from litz.ir.program import Buffer, Loop
+from litz.ir.program import Buffer, Extern, Loop
 from litz.ir.sizes import count_of, is_polynomial, quotient
 
 # With fewer rows than this, windows of a row gain nothing from being written row by row.
@@ -60,6 +60,22 @@ class Member:
         """The axes of the sums of a product whose columns are all in the row."""
         columns = set(self.inner) - set(self.loop.reduced) - set(self.loop.ordered)
         return self.loop.reduced if columns else ()
+
+
+@dataclass
+class Group:
+    """Loops that become one kernel, or one extern call."""
+
+    position: int
+    loops: list[Loop] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    extern: Extern | None = None
+    reads: set[Buffer] = field(default_factory=set)
+    writes: set[Buffer] = field(default_factory=set)
+
+    @property
+    def steps(self) -> list[Loop] | list[Extern]:
+        return self.loops if self.extern is None else [self.extern]
 
 
 def align(loops: list[Loop], reorder: bool = True, whole: bool = False) -> list[Member] | Misfit:

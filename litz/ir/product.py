@@ -8,25 +8,20 @@ lie outside. Example: of `sum over r0 of x[i0, r0] * w[r0, i1]` the left operand
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, EIGHTHS, F16, F32, I8, I32, U8, DType
-from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
+from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
 from litz.ir.index import (
-    ONE,
-    bounds,
     coefficient,
     flat_index,
-    from_poly,
     ravel,
     simplify_indices,
-    to_poly,
     unravel,
 )
 from litz.ir.patterns import Gemm
-from litz.ir.program import Kernel, Loop, loads, tagged
-from litz.ir.sizes import at_least, count_of, is_known, rounded_up, span
+from litz.ir.program import Kernel, Loop, tagged
+from litz.ir.sizes import count_of, rounded_up
 
 
 @dataclass(frozen=True)
@@ -189,50 +184,3 @@ def matrix_of(product: Product, side: str) -> Matrix | None:
     if not rest.is_const:
         return None
     return Matrix(rest.number, *([] if product.batch else [0]), *found)
-
-
-# -- whether it may run in blocks --------------------------------------------------------------
-
-
-def fits_lanes(product: Product, lanes: int) -> bool:
-    """Whether its columns are known, and taps and what a tap sums, and columns fill vectors."""
-    sizes = (*product.columns, *product.taps, *([product.depth] if product.taps else []))
-    if lanes < 2 or not is_known(*(a.extent for a in sizes)):
-        return False
-    *others, last = product.columns
-    return extent_of(product.columns) >= lanes and not (others and last.extent.number % lanes)
-
-
-def step_group(
-    product: Product, width: int, dot_group: Callable[[str, str], int]
-) -> int | None:  # fmt: skip
-    """How many neighbours along the sum a step takes: several where both operands lie as the
-    instruction that multiplies and adds them wants them, or one; None if neither fits."""
-    left, right = stored_load(product.left), stored_load(product.right)
-    known = product.depth.extent.is_const
-    if left is not None and right is not None and not product.taps and known:
-        group = dot_group(left.dtype.name, right.dtype.name)
-        if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
-            return group
-    # Two steps written out share the byte that holds both numbers, and the scale.
-    group = 1 if right is not None or not known or product.depth.extent.number % 2 else 2
-    blocks = in_blocks(product, width, group)
-    fits = all(_is_readable(node, blocks.inside) for node in loads(blocks.right))
-    return group if fits and product.node.dtype is not I32 else None
-
-
-def _lies_in_groups(blocks: Blocks, group: int) -> bool:
-    """a[..., step, part] times b[panel, step, inside, part], both without gaps."""
-    left, right = stored_load(blocks.left), stored_load(blocks.right)
-    assert left is not None and right is not None
-    near = stride_of(left, blocks.part) == 1 and stride_of(right, blocks.part) == 1
-    return near and stride_of(right, blocks.inside) == group
-
-
-def _is_readable(node: Expr, inside: Expr) -> bool:
-    """Whether a panel's columns are neighbours, or all the same; and the last panel, too, lies in
-    the buffer as a whole."""
-    reach = bounds(to_poly(flat_index(node.buffer, node.index)))
-    if stride_of(node, inside) not in (0, 1) or reach is None:
-        return False
-    return at_least(span(node.buffer), apply("add", from_poly(reach[1]), ONE))
