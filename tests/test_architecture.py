@@ -67,6 +67,13 @@ scalar_tensor tensor zeros as_tensor asarray frombuffer tril_indices triu_indice
 FACTORIES = {f"torch.{name}" for name in _MADE.split()}
 TOOLS = {"bench", "demo", "fuzz"}
 
+# Who tags the steps that he makes, or asks before he makes one; and the verifier.
+RECOGNISERS = {
+    "litz/lower/__init__.py", "litz/lower/attention.py", "litz/fuse/__init__.py",
+    "litz/fuse/inline.py", "litz/fuse/prologues.py", "litz/ir/verify.py",
+}  # fmt: skip
+DERIVING = {"parts_by", "windows_by"}
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)
 
@@ -280,6 +287,18 @@ def own_seeds() -> Iterator[Breach]:
             yield Breach("own seed", source.name, number, "draw by tests/draws.py")
 
 
+def recognised_again() -> Iterator[Breach]:
+    """Patterns are derived where steps are made; whoever comes later reads their tags."""
+    for source in package():
+        for node in nodes_of(source):
+            for name in imported(node):
+                module, _, function = name.rpartition(".")
+                asks = module == "litz.ir.recognise" and source.name not in RECOGNISERS
+                derives = function in DERIVING and source.room != "ir"
+                if asks or derives:
+                    yield Breach("recognised again", source.name, node.lineno, name)
+
+
 RULES: list[Callable[[], Iterator[Breach]]] = [
     too_long,
     too_wide,
@@ -293,6 +312,7 @@ RULES: list[Callable[[], Iterator[Breach]]] = [
     unread_flags,
     unplaced_tensors,
     own_seeds,
+    recognised_again,
 ]
 
 
@@ -330,6 +350,7 @@ SINS = """
 torch.zeros(3, dtype=torch.uint8)
 import pickle
 from litz.lower import lower
+from litz.ir.recognise import recognised
 from . import near
 def f(torch):
     import os

@@ -22,7 +22,7 @@ from litz.autotune.fingerprint import digest
 from litz.config import Config
 from litz.ir.convolution import convolution_of
 from litz.ir.graph import Graph
-from litz.ir.product import SIDES, is_stored, kernel_product, product_phase
+from litz.ir.product import SIDES, is_gemm, is_stored, product_of, product_phase
 from litz.ir.program import Extern, Kernel, KernelGraph
 from litz.passes.aliasing import viewed_operand
 from litz.passes.fold_channel_factors import of_parameters
@@ -160,7 +160,7 @@ def _done_otherwise(names: set[str], steps: Steps, products: set[str]) -> set[st
 def _is_product(step: Kernel | Extern, node: Node) -> bool:
     if isinstance(step, Extern):
         return step.target == str(node.target)
-    return kernel_product(step) is not None
+    return is_gemm(step)
 
 
 def _around(step: Kernel | Extern) -> tuple[bool, bool]:
@@ -173,7 +173,7 @@ def _around(step: Kernel | Extern) -> tuple[bool, bool]:
 
 def _computes(step: Kernel | Extern) -> bool:
     """Whether a GPU's product computes an operand as it reads it."""
-    product = kernel_product(step) if isinstance(step, Kernel) else None
+    product = product_of(step) if isinstance(step, Kernel) else None
     return product is not None and not all(is_stored(product, side) for side in SIDES)
 
 

@@ -14,18 +14,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from litz.config import Config
-from litz.fuse.group import Group, group_loops
+from litz.fuse.group import group_loops
 from litz.fuse.inline import inline_producers
 from litz.fuse.kernels import attention_kernel, make_kernel
 from litz.fuse.moments import join_moments
 from litz.fuse.online import stream_softmax
 from litz.fuse.pieces import split_pieces
 from litz.fuse.rounding import settle_roundings
+from litz.fuse.rows import Group
 from litz.fuse.split import split_reduction
 from litz.fuse.spread import spread_shared
-from litz.ir.attention import loop_attention
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import extent_of
+from litz.ir.patterns import Attention
 from litz.ir.program import (
     AnyStep,
     Buffer,
@@ -33,12 +34,14 @@ from litz.ir.program import (
     Extern,
     Kernel,
     KernelGraph,
+    Loop,
     LoopProgram,
     ViewArg,
     read,
     steps_to_hold,
     written,
 )
+from litz.ir.recognise import recognised
 from litz.rewrite import Simplifier
 from litz.target import Target
 from litz.trace import stage
@@ -86,15 +89,24 @@ def _kernels(
             body.append(group.extern)
             continue
         name = _name(group, len(body))
-        if loop_attention(group.loops[0]) is not None:
-            body.append(attention_kernel(group.loops, simplifier, name))
+        if isinstance(group.loops[0].pattern, Attention):
+            body.append(_attention(group.loops, simplifier, name))
             continue
         kernel = make_kernel(group.members, needed[group.position], simplifier, name)
         if kernel.phases:
+            kernel = recognised(kernel)
             made = split_reduction(kernel, target) if config.split_reductions else [kernel]
             decisions += _split(kernel, made)
-            body += made
+            body += made if len(made) == 1 else map(recognised, made)
     return body, decisions
+
+
+def _attention(loops: list[Loop], simplifier: Simplifier, name: str) -> Kernel:
+    """A mask that hides every score leaves no dot product: then it stays as it was spelt."""
+    kernel = recognised(attention_kernel(loops, simplifier, name))
+    if kernel.phases[0].pattern is None:
+        kernel = recognised(attention_kernel(loops, None, name))
+    return kernel
 
 
 def _prepared_first(

@@ -1,8 +1,8 @@
 """Grouping: which of the remaining loops become one kernel.
 
 In: loops and extern calls in order. Out: groups in execution order, with a decision for every pair
-that was weighed. A loop joins the group that saves it the most bytes, if rows allow it, if nothing
-between the two must run first, and if the kernel stays within its limits.
+that was weighed. A loop joins the group that saves it the most bytes, if it may (`legality`), if
+that pays (`profit`), and if nothing between the two must run first.
 
 Groups run in order of their first loop; a loop may join a group only if all it depends on runs in
 that group or before it. That one comparison replaces a search for cycles.
@@ -11,26 +11,14 @@ that group or before it. That one comparison replaces a search for cycles.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 
 from litz.config import Config
-from litz.fuse.products import Surroundings
-from litz.fuse.rows import (
-    Member,
-    Misfit,
-    align,
-    anchored,
-    common_outer,
-    in_step,
-    is_sequential,
-    overlap,
-)
-from litz.fuse.split import few_rows, reads_along, tasks_of
-from litz.ir.attention import is_log_sum, loop_attention
+from litz.fuse.legality import Legality
+from litz.fuse.profit import Profit
+from litz.fuse.rows import Group, Member, Misfit, anchored, is_sequential
 from litz.ir.choices import Choices
 from litz.ir.expr import Expr, extent_of
-from litz.ir.index import coefficient, flat_index
-from litz.ir.product import loop_product
+from litz.ir.patterns import Depthwise
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -42,29 +30,10 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.sizes import used_in
-from litz.ir.window import loop_windows
 from litz.target import Target
 
 # Only this many groups that share a read are weighed for one loop: work stays linear in the ops.
 MOST_CANDIDATES = 8
-# A pointwise loop of fewer elements gains nothing from a second thread.
-WORTH_A_THREAD = 16384
-
-
-@dataclass
-class Group:
-    """Loops that become one kernel, or one extern call."""
-
-    position: int
-    loops: list[Loop] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
-    extern: Extern | None = None
-    reads: set[Buffer] = field(default_factory=set)
-    writes: set[Buffer] = field(default_factory=set)
-
-    @property
-    def steps(self) -> list[Loop] | list[Extern]:
-        return self.loops if self.extern is None else [self.extern]
 
 
 def group_loops(
@@ -78,9 +47,9 @@ def group_loops(
             readers[buffer].add(id(step))
     for buffer in (*shown, *inputs):
         readers[buffer].add(id(None))
-    around = Surroundings(target, config, choices, readers)
     held = {id(step) for step in steps_to_hold(body, static, shown | inputs)}
-    grouper = _Grouper(inputs, held, around)
+    legal = Legality(target, config, choices, readers, inputs)
+    grouper = _Grouper(legal, Profit(target, config, choices, held))
     for step in body:
         if isinstance(step, Extern):
             grouper.add_extern(step)
@@ -90,9 +59,9 @@ def group_loops(
 
 
 class _Grouper:
-    def __init__(self, inputs: set[Buffer], held: set[int], around: Surroundings) -> None:
-        self.inputs, self.held, self.around = inputs, held, around
-        self.target, self.config, self.choices = around.target, around.config, around.choices
+    def __init__(self, legal: Legality, profit: Profit) -> None:
+        self.legal, self.profit = legal, profit
+        self.inputs, self.target, self.config = legal.inputs, legal.target, legal.config
         self.groups: list[Group] = []
         self.decisions: list[Decision] = []
         self.written_in: dict[Buffer, int] = {}
@@ -115,7 +84,7 @@ class _Grouper:
             beside = bool(group.writes.intersection(written(loop)))
             small = self._small_group(loop) == group.position
             free = beside or small
-            joined = (None if free else self._too_little(saved)) or self._joined(group, loop)
+            joined = (None if free else self.profit.too_little(saved)) or self._joined(group, loop)
             if isinstance(joined, Misfit):
                 self._decide("refused", group, name, joined.reason)
                 continue
@@ -145,10 +114,6 @@ class _Grouper:
         for buffer in written(step):
             group.writes.add(buffer)
             self.written_in[buffer] = max(group.position, self.written_in.get(buffer, 0))
-
-    def _is_held(self, loop: Loop) -> bool:
-        """Whether what it makes of parameters is kept from call to call."""
-        return id(loop) in self.held
 
     def _is_small(self, loop: Loop) -> bool:
         """Whether a kernel of its own would cost more to start than to run."""
@@ -195,167 +160,36 @@ class _Grouper:
         order = sorted(saved, key=lambda p: (-saved[p], -p))[:MOST_CANDIDATES]
         return [(saved[p], self.groups[p]) for p in order]
 
-    def _too_little(self, saved: int) -> Misfit | None:
-        least = self.config.score_fusion_memory_threshold
-        if self.config.aggressive_fusion or saved >= least:
-            return None
-        return Misfit(f"saving {saved} bytes is below score_fusion_memory_threshold={least}")
-
     def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
-        if self._is_held(loop) != all(map(self._is_held, group.loops)):
-            return Misfit("one of them is made of parameters alone, once and not at each call")
-        if any(map(loop_attention, (*group.loops, loop))):
-            attended = loop_attention(group.loops[0])
-            if attended is None or not is_log_sum(loop, attended):
-                return Misfit("attention is a kernel of its own")
-            return [*group.members, anchored(loop)]
-        limit = self._limits(group, loop)
-        if limit is not None:
-            return limit
-        whole = self._whole_rows(group, loop)
+        """The members of the kernel, if the loop may join the group and that pays; what is quickly
+        asked comes first."""
+        legal, profit = self.legal, self.profit
+        apart = profit.runs_less_often(group, loop)
+        if apart is not None:
+            return apart
+        attended = legal.attended(group, loop)
+        if attended is not None:
+            return attended
+        apart = profit.too_many_ops(group, loop) or legal.conflict(group, loop)
+        apart = apart or profit.too_many_arrays(group, loop)
+        whole = apart or legal.whole_rows(group, loop)
         if isinstance(whole, Misfit):
             return whole
-        members = align([*group.loops, loop], self.config.loop_ordering_after_fusion, whole)
-        if isinstance(members, Misfit):
-            return members
-        if self._updated(group, loop) and len({m.outer for m in members}) > 1:
-            return Misfit("an input is updated in place, and their rows are ordered differently")
-        if any(map(self._in_blocks, group.loops)) and _stores_across(members[-1]):
-            return Misfit("columns of a product would be stored across rows, one by one")
-        outer = common_outer(members)
-        if isinstance(outer, Misfit):
-            return outer
+        among = any(map(self._is_special, (*group.loops, loop)))
+        apart = profit.joins_product(group, loop, whole) if among else None
+        divided = apart or legal.members(group, loop, whole)
+        if isinstance(divided, Misfit):
+            return divided
+        members, outer = divided
+        if any(map(legal.in_blocks, group.loops)):
+            apart = profit.stored_across(members[-1])
         if whole:
-            return self.around.pays(members, group.members) or members
-        return self._profit(members, extent_of(outer)) or members
+            return apart or profit.pays_whole(members, group.members) or members
+        return apart or profit.pays(members, extent_of(outer)) or members
 
-    def _whole_rows(self, group: Group, loop: Loop) -> Misfit | bool:
-        """Whether a product is among these whose rows have to be shared whole."""
-        every = (*group.loops, loop)
-        windows = any(map(loop_windows, every))
-        if not windows and not any(map(self._in_blocks, every)):
-            return False
-        if windows and is_sequential(loop):
-            return Misfit("windows share their tasks by panels, a reduction needs whole rows")
-        if not is_sequential(loop) and not self._takes_more(group, loop):
-            return Misfit("nothing joins a product (epilogue_fusion, or timing)")
-        if windows:
-            return False
-        return self.around.rows(group.loops, loop, any(m.summed for m in group.members))
-
-    def _in_blocks(self, loop: Loop) -> bool:
-        """Whether it is a product with a schedule of its own; one row is a reduction like others
-        where no panels have to be read together."""
-        product = loop_product(loop)
-        return product is not None and (self.target.panels or bool(product.rows))
-
-    def _takes_more(self, group: Group, loop: Loop) -> bool:
-        """Whether something may join the product that is among these."""
-        products = [one for one in (*group.loops, loop) if loop_product(one) is not None]
-        chosen = all(self.choices.of_product(one.origins).fused for one in products)
-        return self.config.epilogue_fusion and chosen
-
-    def _limits(self, group: Group, loop: Loop) -> Misfit | None:
-        ops = sum(len(member.origins) for member in (*group.loops, loop))
-        if ops > self.config.max_fusion_size:
-            return Misfit(f"{ops} ops exceed max_fusion_size={self.config.max_fusion_size}")
-        updated = self._updated(group, loop)
-        if updated and not in_step([*group.loops, loop], updated):
-            return Misfit(f"{min(b.name for b in updated)} is updated in place")
-        if any(not _beside(loop, other) for other in group.loops):
-            return Misfit("both write one buffer, and the order counts")
-        if any(_scattered_into(loop, other) for other in group.loops):
-            return Misfit("one reads what the other scatters into")
-        most = self.config.max_fusion_unique_io_buffers
-        used = group.reads | group.writes | set(read(loop)) | set(written(loop))
-        if most is not None and len(used) > most:
-            return Misfit(f"{len(used)} buffers exceed max_fusion_unique_io_buffers={most}")
-        streams = sum(self.target.is_stream(buffer_bytes(b)) for b in used)
-        if streams > self.target.streams:
-            return Misfit(f"{streams} arrays walked at once push each other out of the cache")
-        return None
-
-    def _updated(self, group: Group, loop: Loop) -> set[Buffer]:
-        """The inputs that one of them writes and the other reads."""
-        made, given = set(written(loop)), set(read(loop))
-        return self.inputs & ((group.writes & given) | (made & group.reads))
-
-    def _profit(self, members: list[Member], rows: int) -> Misfit | None:
-        sequential = any(is_sequential(m.loop) for m in members)
-        if not sequential:
-            walked = max(extent_of(m.inner) for m in members)
-            if rows < self.target.few_rows and walked > self.target.threads:
-                return Misfit(f"{rows} rows of {walked} points are better taken apart")
-            return None
-        widest = (
-            max(extent_of(m.inner) for m in members if not is_sequential(m.loop))
-            if any(not is_sequential(m.loop) for m in members)
-            else 0
-        )
-        if self.config.split_reductions and _depend(members):
-            longest = max(extent_of(m.inner) for m in members)
-            # What brings the pieces together goes on with what they come to, but nothing longer.
-            alone = widest <= 1 and not _feeds_reductions(members)
-            tasks = self._tasks(members, rows, longest)
-            if few_rows(tasks, rows * longest // max(tasks, 1), self.target) and not alone:
-                return Misfit(f"{rows} rows of {longest} points are split over threads instead")
-        if rows < 2 * self.target.threads and rows * widest > WORTH_A_THREAD:
-            return Misfit(f"{rows} rows would leave the pointwise part too few threads")
-        row_bytes = sum(
-            extent_of(m.inner) * m.loop.stores[0].buffer.dtype.compute.bytes
-            for m in members
-            if not is_sequential(m.loop)
-        )
-        # Where a long row comes in blocks, what is needed of it again is computed again.
-        if row_bytes > self.target.l2_bytes // 2 and not self.target.longest_row:
-            return Misfit(f"a row of {row_bytes} bytes does not fit the cache")
-        return None
-
-    def _tasks(self, members: list[Member], rows: int, longest: int) -> int:
-        """What the programs of a GPU can share; a CPU's threads are few enough for any columns."""
-        reduced = [m for m in members if is_sequential(m.loop)]
-        along = all(reads_along(m.inner, m.loop.loads) for m in reduced)
-        return tasks_of(rows, longest, along or not self.target.few_rows, self.target)
+    def _is_special(self, loop: Loop) -> bool:
+        return isinstance(loop.pattern, Depthwise) or self.legal.in_blocks(loop)
 
 
 def _extents(loop: Loop) -> tuple[Expr, ...]:
     return tuple(a.extent for a in loop.axes)
-
-
-def _feeds_reductions(members: list[Member]) -> bool:
-    """Whether one of them reduces what another one makes."""
-    made = {m.loop.stores[0].buffer for m in members}
-    reduced = [m.loop for m in members if is_sequential(m.loop)]
-    return any(n.buffer in made for loop in reduced for n in loop.loads)
-
-
-def _stores_across(member: Member) -> bool:
-    """Whether neighbours along its fastest row axis, a column, lie apart where it stores them."""
-    if member.inner:
-        return False
-    store = member.loop.stores[0]
-    found = coefficient(flat_index(store.buffer, store.index), member.outer[-1])
-    return found is not None and found[0].is_const and found[0].number > 1
-
-
-def _depend(members: list[Member]) -> bool:
-    """Whether one of them reads another's result."""
-    made = {m.loop.stores[0].buffer for m in members}
-    return any(n.buffer in made for m in members for n in m.loop.loads)
-
-
-def _scattered_into(loop: Loop, other: Loop) -> bool:
-    """Whether one reads what the other scatters into, which has to be in memory before: what was
-    there is part of it, and a loop of no axes does not even look as if its order counted."""
-    one, two = loop.stores[0], other.stores[0]
-    return (one.scatters and one.buffer in read(other)) or (
-        two.scatters and two.buffer in read(loop)
-    )
-
-
-def _beside(loop: Loop, other: Loop) -> bool:
-    """Whether no element is written by both."""
-    one, two = loop.stores[0], other.stores[0]
-    if one.buffer != two.buffer:
-        return True
-    return not (one.scatters or two.scatters or overlap(one.index, two.index))

@@ -16,13 +16,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from litz.config import Config
+from litz.fuse.cost import HEAVY, cost_of, heaviest
 from litz.fuse.prologues import STORED, Prologues, Verdicts, rounded
 from litz.fuse.walked import checks_of, unrolled, walked
-from litz.ir.attention import Axes, loop_attention, walk_of
+from litz.ir.attention import attention_of, walk_of
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import Expr, walk
-from litz.ir.ops import OPS
-from litz.ir.product import loop_product
+from litz.ir.patterns import Axes, Depthwise, Gemm
 from litz.ir.program import (
     Buffer,
     Decision,
@@ -37,12 +37,10 @@ from litz.ir.program import (
     read,
     written,
 )
+from litz.ir.recognise import recognised
 from litz.ir.stored import value_at, with_producers
-from litz.ir.window import loop_windows
 from litz.target import Target
 
-# Computing an op of this cost again is dearer than storing and loading its result.
-HEAVY = 10
 # A load in one's own cache costs about this many additions: cheaper values are always recomputed.
 CHEAP = 6
 # A division or a root costs a few additions at once and many in a row: they keep one unit busy.
@@ -110,12 +108,12 @@ class _Inliner:
                 self.checks[step.stores[0].buffer] = made
         self.products = {
             position for position, step in enumerate(program.body)
-            if isinstance(step, Loop) and (loop_product(step) or loop_windows(step))
+            if isinstance(step, Loop) and isinstance(step.pattern, Gemm | Depthwise)
         }  # fmt: skip
         # What attention reads as query, key or value, and along which axes it walks there.
         self.attended: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
         for step in program.body:
-            found = loop_attention(step) if isinstance(step, Loop) else None
+            found = attention_of(step) if isinstance(step, Loop) else None
             for node, along in found.walked if found is not None else ():
                 self.attended[node.buffer].append((node, along))
         for position, step in enumerate(program.body):
@@ -134,7 +132,7 @@ class _Inliner:
     def _prologues(self, choices: Choices) -> Verdicts:
         alone = {b: at[0] for b, at in self.writers.items() if len(at) == 1}
         makers = {b: at for b, at in alone.items() if isinstance(self.body[at], Loop)}
-        given = (self.body, makers, self.readers, self._stays, self.config, choices)
+        given = (self.body, makers, self.readers, self._must_be_stored, self.config, choices)
         return Prologues(*given).verdicts()
 
     # -- deciding ----------------------------------------------------------------------------
@@ -199,12 +197,12 @@ class _Inliner:
                 result.repeats = max(result.repeats, repeats)
             if inside and len(values[reader].sites) > 1:
                 result.cost_again = max(result.cost_again, values[reader].cost_again)
-        result.cost_again += _own_cost(step)
+        result.cost_again += cost_of(step.stores[0].value)
         return result
 
     def _refusal(self, step: Loop, value: _Value) -> str | None:
         """Why the value is stored instead; None if it is written into its readers."""
-        reason = self._stays(step)
+        reason = self._must_be_stored(step)
         if reason is not None:
             return reason
         store = step.stores[0]
@@ -213,16 +211,16 @@ class _Inliner:
         if any(root in self.products for root, _ in value.sites):
             apart = self.prologues.get(store.buffer, STORED)
             alone = all(root in self.products for root, _ in value.sites)
-            dear = self._size_refusal(value) if alone else self._cost_refusal(step, value)
-            return apart or dear or self._order_refusal(step, value)
+            dear = self._too_many_ops(value) if alone else self._unprofitable(step, value)
+            return apart or dear or self._illegal(step, value)
         if not self._may_be_attended(store):
             return "attention reads its operands from memory"
         if self._is_made_once(step, value):
             return "it is made of parameters alone, once and not at each call"
-        return self._cost_refusal(step, value) or self._order_refusal(step, value)
+        return self._unprofitable(step, value) or self._illegal(step, value)
 
-    def _stays(self, step: Loop) -> str | None:
-        """Why a value is stored, wherever it is read."""
+    def _must_be_stored(self, step: Loop) -> str | None:
+        """Why a value has to be in memory, wherever it is read."""
         store = step.stores[0]
         if store.buffer in self.inputs:
             return "it updates an input"
@@ -239,7 +237,7 @@ class _Inliner:
         of which some run at each call. A mere copy is read where it comes from."""
         if not self.config.cpp.weight_prepack:
             return False  # nothing is held
-        small = buffer_bytes(step.stores[0].buffer) <= SMALL and _own_cost(step) > 0
+        small = buffer_bytes(step.stores[0].buffer) <= SMALL and cost_of(step.stores[0].value) > 0
         readers = {self.body[root] for root, _ in value.sites}
         return small and self._is_static(step) and not all(map(self._is_static, readers))
 
@@ -258,13 +256,14 @@ class _Inliner:
             self.attended[source.buffer].append((source, along))
         return True
 
-    def _cost_refusal(self, step: Loop, value: _Value) -> str | None:
+    def _unprofitable(self, step: Loop, value: _Value) -> str | None:
+        """Why storing it is quicker than computing it where it is read."""
         config = self.config
-        cost = _own_cost(step)
+        cost = cost_of(step.stores[0].value)
         reads = len(loads(step.stores[0].value))
         if cost == 0 and reads == 0:
             return None  # a constant or a ramp costs nothing anywhere
-        heavy = _heaviest(step) >= HEAVY
+        heavy = heaviest(step.stores[0].value) >= HEAVY
         if len(value.sites) > 1:
             if _whole_reads(step) > 1:
                 return "reading it back moves fewer bytes than reading its operands again"
@@ -275,13 +274,13 @@ class _Inliner:
             many = len(value.sites) > MOST_SITES and cost > CHEAP
             if reads > config.realize_reads_threshold or many:
                 return "recomputing its reads at several sites exceeds realize_reads_threshold"
-        divides = _heaviest(step) >= DIVISION and value.repeats >= OFTEN
+        divides = heaviest(step.stores[0].value) >= DIVISION and value.repeats >= OFTEN
         dear = cost > CHEAP or divides
         if self.target.computes_beside_loads and cost <= HEAVY:
             dear = False
         if value.repeats > 1 and (heavy or dear):
             return f"it would be computed {value.repeats} times for each element"
-        large = self._size_refusal(value)
+        large = self._too_many_ops(value)
         if large is not None:
             return large
         walked = max((len(self._streams_with(root, step)) for root, _ in value.sites), default=0)
@@ -289,7 +288,7 @@ class _Inliner:
             return f"{walked} arrays walked at once push each other out of the cache"
         return None
 
-    def _size_refusal(self, value: _Value) -> str | None:
+    def _too_many_ops(self, value: _Value) -> str | None:
         most = self.config.max_fusion_size
         if any(self.size[root] >= most for root, _ in value.sites):
             return f"its reader already holds max_fusion_size={most} ops"
@@ -303,8 +302,9 @@ class _Inliner:
     def _streams_of(self, step: Loop | Extern) -> set[Buffer]:
         return {b for b in read(step) if self.target.is_stream(buffer_bytes(b))}
 
-    def _order_refusal(self, step: Loop, value: _Value) -> str | None:
-        """Reading an input that is updated in place must happen before the update."""
+    def _illegal(self, step: Loop, value: _Value) -> str | None:
+        """Why it may not be computed where it is read: an input that is updated in place is read
+        before that, nothing traps that eager does not run, and each check of eager is made."""
         for node in loads(step.stores[0].value):
             updates = [w for w in self.writers[node.buffer] if node.buffer in self.inputs]
             if not updates:
@@ -351,7 +351,9 @@ class _Inliner:
             if position in self.inlined:
                 finals[store.buffer] = (final, ordered)
             else:
-                made = Loop(step.axes, step.reduced, (final,), ordered)
+                made = replace(step, stores=(final,), origins=ordered)
+                # What is spelt by hand may be a product only now, with its factors in it.
+                made = recognised(made) if used else made
                 result.append(rounded(made) if self.prologues and used else made)
         return result
 
@@ -399,14 +401,6 @@ def _whole_reads(step: Loop) -> int:
         for node in loads(step.stores[0].value)
         if node.index
     )
-
-
-def _own_cost(step: Loop) -> int:
-    return sum(OPS[n.op].cost for n in walk(step.stores[0].value) if n.op in OPS and n.axes)
-
-
-def _heaviest(step: Loop) -> int:
-    return max((OPS[n.op].cost for n in walk(step.stores[0].value) if n.op in OPS), default=0)
 
 
 def _has_scan(value: Expr) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 from litz.fuse.rounding import kept_bits
 from litz.fuse.rows import Member, Misfit, common_outer, is_sequential, places_of
-from litz.ir.attention import kernel_attention
 from litz.ir.expr import (
     Expr,
     apply,
@@ -70,18 +69,15 @@ def around_product(members: list[Member]) -> list[str]:
     return ["along" if p.along else "behind" if p.level > level else "before" for p in pieces]
 
 
-def attention_kernel(loops: list[Loop], simplifier: Simplifier, name: str) -> Kernel:
+def attention_kernel(loops: list[Loop], simplifier: Simplifier | None, name: str) -> Kernel:
     """Attention and, beside it, the logarithms of its sums: these have no width, so that all places
     of a row's width store the same number."""
     first, *others = loops
     stores = (first.stores[0], *(replace(o.stores[0], mode="put") for o in others))
     phase = Phase(first.reduced, True, stores)
     origins = tuple(dict.fromkeys(o for loop in loops for o in loop.origins))
-    kernel = Kernel(name, first.axes, tuple(_simplified([phase], simplifier)), (), origins)
-    if kernel_attention(kernel) is None:
-        # A mask that hides every score leaves no dot product: then it stays as it was spelt.
-        return Kernel(name, first.axes, (phase,), (), origins)
-    return kernel
+    phases = [phase] if simplifier is None else _simplified([phase], simplifier)
+    return Kernel(name, first.axes, tuple(phases), (), origins)
 
 
 def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from litz.config import Config
+from litz.fuse.cost import HEAVY, heaviest
 from litz.ir.choices import Choices
-from litz.ir.expr import Expr, cast, extent_of, rebuild, transform, walk
-from litz.ir.ops import OPS
-from litz.ir.product import SIDES, Product, loop_product, multiplied_type, stored_load
+from litz.ir.expr import Expr, cast, extent_of, rebuild, transform
+from litz.ir.patterns import Depthwise, Gemm
+from litz.ir.product import SIDES, Product, multiplied_type, product_of, stored_load
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -30,16 +31,14 @@ from litz.ir.program import (
     read,
     written,
 )
+from litz.ir.recognise import recognised
 from litz.ir.stored import with_producers
-from litz.ir.window import loop_windows
 
 # Rows, or columns, of a tile.
 TILE = 128
 # Times that an element may be computed. Stored and read again, a half costs some four bytes: 1 ps
 # on an H200; widening a byte and scaling it takes five instructions, 0.17 ps at 29e12 a second.
 MOST_TIMES = 4
-# An op of this cost is not done twice.
-HEAVY = 10
 STORED = "a product takes rows of its operands, stored or made beside it"
 Verdicts = dict[Buffer, str | None]
 
@@ -61,10 +60,10 @@ class Prologues:
         found: Verdicts = {}
         for position, step in enumerate(self.body):
             told: list[Verdicts] = []
-            product = loop_product(step) if isinstance(step, Loop) else None
+            product = product_of(step) if isinstance(step, Loop) else None
             if product is not None and not product.taps:
                 told = [self._operand(position, product, side) for side in SIDES]
-            elif isinstance(step, Loop) and (product is not None or loop_windows(step)):
+            elif isinstance(step, Loop) and isinstance(step.pattern, Gemm | Depthwise):
                 told = [dict.fromkeys(read(step), STORED)]
             for buffer, reason in (item for one in told for item in one.items()):
                 found[buffer] = found.get(buffer) or reason
@@ -79,7 +78,9 @@ class Prologues:
             loop = self._loop(position)
             value = self._with(loop.stores[0], found).value
             grown = replace(loop, stores=(replace(loop.stores[0], value=value),))
-            found[node.buffer] = self._declined(loop, product, side, loop_product(grown))
+            after = product_of(recognised(grown))
+            illegal = _breaks(product, after, side)
+            found[node.buffer] = illegal or self._unprofitable(loop, product, side, after)
         return found if found[node.buffer] is None else {node.buffer: found[node.buffer]}
 
     def _joining(self, position: int, buffer: Buffer) -> Verdicts:
@@ -112,7 +113,7 @@ class Prologues:
         found: set[Buffer] = set()
         for step in self.body:
             if isinstance(step, Loop):
-                product = loop_product(step)
+                product = product_of(step)
                 joins = not step.reduced and not found.isdisjoint(read(step))
                 if joins or (product is not None and product.rows):
                     found.update(written(step))
@@ -132,17 +133,12 @@ class Prologues:
         assert isinstance(step, Loop)
         return step
 
-    def _declined(
+    def _unprofitable(
         self, loop: Loop, product: Product, side: str, grown: Product | None
     ) -> str | None:
         """Why an operand is stored though the product could be grown by what computes it."""
-        if grown is None or not _is_same(product, grown):
-            return "the sum would be no product of matrices any more"
-        node, operand = stored_load(getattr(product, side)), getattr(grown, side)
-        assert node is not None
-        other = product.right if side == "left" else product.left
-        if any(n.buffer == node.buffer for n in loads(other)):
-            return "both operands of the product read it"
+        node = stored_load(getattr(product, side))
+        assert node is not None and grown is not None
         chosen = self.choices.of_product(loop.origins).prologue
         if not self.config.prologue_fusion or chosen is False:
             return "a product reads its operands from memory (prologue_fusion, or timing)"
@@ -153,17 +149,29 @@ class Prologues:
         times = -(-extent_of(across) // (TILE if in_tiles else 1))
         if times == 1 and side == "right":  # for few rows, all the time goes into reading it
             return None
+        operand = getattr(grown, side)
         if _bytes_read(operand) >= buffer_bytes(node.buffer):
             return "reading it moves no more bytes than reading what it is made of"
-        if times > MOST_TIMES or _heaviest(operand) >= HEAVY:
+        if times > MOST_TIMES or heaviest(operand) >= HEAVY:
             return f"each of {times} tiles would compute it"
         return None
+
+
+def _breaks(product: Product, grown: Product | None, side: str) -> str | None:
+    """Why what computes an operand may not be written into the product."""
+    if grown is None or not _is_same(product, grown):
+        return "the sum would be no product of matrices any more"
+    node = stored_load(getattr(product, side))
+    other = product.right if side == "left" else product.left
+    if node is not None and any(n.buffer == node.buffer for n in loads(other)):
+        return "both operands of the product read it"
+    return None
 
 
 def rounded(loop: Loop) -> Loop:
     """A product whose operands are rounded as they would be stored, since tensor cores take halves;
     one row of it is a sum like others."""
-    product = loop_product(loop)
+    product = product_of(loop)
     if product is None or not product.rows:
         return loop
     store = loop.stores[0]
@@ -199,7 +207,3 @@ def _bytes_read(operand: Expr) -> int:
         points = extent_of(tuple(axes)) * node.dtype.bytes
         sizes[node.buffer] = sizes.get(node.buffer, 0) + points
     return sum(min(n, buffer_bytes(b)) for b, n in sizes.items())
-
-
-def _heaviest(operand: Expr) -> int:
-    return max((OPS[n.op].cost for n in walk(operand) if n.op in OPS), default=0)

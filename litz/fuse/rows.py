@@ -10,7 +10,7 @@ between them never leaves the cache. Example: in `m[i0] = max over r1 of x[i0, r
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -28,8 +28,8 @@ from litz.ir.index import (
     to_poly,
 )
 from litz.ir.order import order
-from litz.ir.product import loop_product
-from litz.ir.program import Buffer, Loop
+from litz.ir.product import product_of
+from litz.ir.program import Buffer, Extern, Loop
 from litz.ir.sizes import count_of, is_polynomial, quotient
 
 # With fewer rows than this, windows of a row gain nothing from being written row by row.
@@ -60,6 +60,22 @@ class Member:
         """The axes of the sums of a product whose columns are all in the row."""
         columns = set(self.inner) - set(self.loop.reduced) - set(self.loop.ordered)
         return self.loop.reduced if columns else ()
+
+
+@dataclass
+class Group:
+    """Loops that become one kernel, or one extern call."""
+
+    position: int
+    loops: list[Loop] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    extern: Extern | None = None
+    reads: set[Buffer] = field(default_factory=set)
+    writes: set[Buffer] = field(default_factory=set)
+
+    @property
+    def steps(self) -> list[Loop] | list[Extern]:
+        return self.loops if self.extern is None else [self.extern]
 
 
 def align(loops: list[Loop], reorder: bool = True, whole: bool = False) -> list[Member] | Misfit:
@@ -127,7 +143,7 @@ def anchored(loop: Loop, whole: bool = False) -> Member:
     that is taken whole."""
     if not is_sequential(loop):
         return Member(loop, loop.axes, ())
-    product = loop_product(loop) if whole else None
+    product = product_of(loop) if whole else None
     if product is not None:
         return Member(loop, product.batch + product.rows, product.columns + loop.reduced)
     outer = tuple(a for a in loop.axes if a not in loop.ordered)
@@ -357,7 +373,8 @@ def split_axis(loop: Loop, variable: Expr, by: Expr, count: Expr) -> Loop:
         )
         for s in loop.stores
     )
-    return Loop(axes, loop.reduced, stores, loop.origins)
+    pattern = loop.pattern and loop.pattern.moved({variable: (high, low)})
+    return Loop(axes, loop.reduced, stores, loop.origins, pattern)
 
 
 def _pieces(before: Loop, after: Loop) -> dict[Expr, Expr]:

@@ -31,7 +31,7 @@ from litz.ir.expr import (
 )
 from litz.ir.index import ONE, coefficient, flat_index, product, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
-from litz.ir.product import kernel_product
+from litz.ir.product import is_gemm
 from litz.ir.program import Buffer, Kernel, Loop, Phase, Store, loads, shared_phase
 from litz.ir.sizes import is_multiple, is_polynomial, named, rounded_up
 from litz.ir.stored import guarded
@@ -59,7 +59,7 @@ def few_rows(rows: int, points: int, target: Target) -> bool:
 def split_reduction(kernel: Kernel, target: Target) -> list[Kernel]:
     """The kernel in two, if that gives threads something to share."""
     (phase, *others) = kernel.phases
-    if kernel_product(kernel) is not None or not _can_split(phase):
+    if is_gemm(kernel) or not _can_split(phase):
         return [kernel]  # a matrix product has blocks to share
     if any(other.inner for other in others) or any(
         s.buffer in kernel.scratch for s in phase.inside

@@ -1,9 +1,9 @@
-"""Attention in the loop IR: which stored values are one, and what its parts are.
+"""Attention in the loop IR: how it is written, and its parts, read off a nest by its tag.
 
-In: a stored value. Out: `Attention`, or None. Nothing marks attention but its form, a mean of
-values weighed by the exponentials of scores, in which a score is any expression that holds one dot
-product of a query and a key: scale, bias, mask and softcap are part of it. Example, over r0 < 64
-and r1 < 128:
+In: a step that is tagged as `Attention`. Out: `AttentionParts`. Attention is a mean of values
+weighed by the exponentials of scores, in which a score is any expression that holds one dot product
+of a query and a key: scale, bias, mask and softcap are part of it. Example, over r0 < 64 and
+r1 < 128:
 
     s = sum over r0 of q[i0, r0] * k[r1, r0] * 0.125
     w = exp(s - max over r1 of s)
@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from litz.ir.dtypes import BOOL, U8, DType
 from litz.ir.expr import Expr, apply, const, integer, reduce, walk
 from litz.ir.index import coefficient, flat_index, simplify, to_poly
-from litz.ir.program import Kernel, Loop
-
-Axes = tuple[Expr, ...]
+from litz.ir.patterns import Attention, Axes
+from litz.ir.program import Kernel, Loop, tagged
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionParts:
     """`dot` is the sum over `depth` of query times key; `score` holds it, at a row and a column;
     `value` is what a column has at each place of `width`. Query, key and value are loads."""
 
@@ -50,6 +49,11 @@ class Attention:
             (self.value, (self.column, self.width)),
         )
 
+    @property
+    def is_even(self) -> bool:
+        """Whether operands lie at even strides along the axes that they are walked along."""
+        return all(walk_of(node, along) is not None for node, along in self.walked)
+
 
 def weighed_mean(score: Expr, value: Expr, column: Expr, zeros: bool = False) -> Expr:
     """The mean of `value` over `column`, each weighed by the exponential of its score."""
@@ -73,48 +77,29 @@ def log_sum(score: Expr, column: Expr) -> Expr:
     return apply("where", nothing, const(0.0, found.dtype), found)
 
 
-def attention_in(value: Expr, axes: Axes) -> Attention | None:
-    """The attention that a value is, over these parallel axes."""
+def attention_of(step: Loop | Kernel) -> AttentionParts | None:
+    """The parts of the attention that a loop or a kernel is tagged as."""
+    found = tagged(step, Attention)
+    return None if found is None else parts_by(found[0], found[1][0].value)
+
+
+def parts_by(tag: Attention, value: Expr) -> AttentionParts:
+    """The parts of a stored value by the roles of its axes; sides of products are seen through a
+    widening."""
     whole = value.args[0] if value.op in ("cast", "narrow") else value
     zeros = whole.op == "where"
-    mean = whole.args[2] if zeros else whole
-    if mean.op != "div" or any(n.op != "reduce" for n in mean.args):
-        return None
-    term, weight, (column, *_) = mean.args[0].args[0], mean.args[1].args[0], mean.args[1].attr[1]
-    if term.op != "mul" or weight.op != "exp" or weight.args[0].op != "sub":
-        return None
-    score, summand = weight.args[0].args[0], term.args[1]
-    # Expressions are shared: an equal one is the same one.
-    if weighed_mean(score, summand, column, zeros) is not whole:
-        return None
-    return _parts(score, _operand(summand), column, axes, zeros)
+    total, weights = (whole.args[2] if zeros else whole).args
+    score = weights.args[0].args[0].args[0]
+    dot = next(n for n in walk(score) if n.op == "reduce")
+    first, second, last = (_operand(n) for n in (*dot.args[0].args, total.args[0].args[1]))
+    query, key = (second, first) if tag.flipped else (first, second)
+    row = tag.row[0] if tag.row else None
+    (column,), (depth,), (width,) = tag.column, tag.depth, tag.width
+    return AttentionParts(dot, query, key, last, score, row, column, depth, width, zeros)
 
 
 def _operand(node: Expr) -> Expr:
-    """A load, seen through a widening."""
     return node.args[0] if node.op == "cast" else node
-
-
-def _parts(score: Expr, value: Expr, column: Expr, axes: Axes, zeros: bool) -> Attention | None:
-    dots = [n for n in walk(score) if n.op == "reduce"]
-    if len(dots) != 1 or dots[0].attr[0] != "sum" or dots[0].args[0].op != "mul":
-        return None
-    (dot,) = dots
-    (depth, *more), sides = dot.attr[1], [_operand(n) for n in dot.args[0].args]
-    if more or any(n.op != "load" or n.guard is not None for n in (*sides, value)):
-        return None
-    for query, key in (sides, sides[::-1]):
-        rows = [a for a in axes if a in query.axes and a not in key.axes | value.axes]
-        # An expanded operand's index does not name what it is expanded along, once it is flat: the
-        # width is no axis of the scores, and the last of these.
-        widths = [a for a in axes if a not in score.axes]
-        if widths and column not in query.axes:
-            row = rows[-1] if rows else None
-            named = (row, column, depth, widths[-1])
-            found = Attention(dot, query, key, value, score, *named, zeros)
-            even = all(walk_of(node, along) is not None for node, along in found.walked)
-            return found if even else None
-    return None
 
 
 def walk_of(node: Expr, axes: Axes) -> tuple[list[int], Expr] | None:
@@ -134,31 +119,15 @@ def steps_along(index: Expr, axes: Axes) -> tuple[list[int], Expr] | None:
     return steps, simplify(index)
 
 
-def loop_attention(loop: Loop) -> Attention | None:
-    """The attention that a loop stores."""
-    (store,) = loop.stores
-    return attention_in(store.value, loop.axes) if len(loop.reduced) == 2 else None
-
-
-def is_log_sum(loop: Loop, of: Attention) -> bool:
+def is_log_sum(loop: Loop, of: AttentionParts) -> bool:
     """Whether a loop stores the logarithms of the sums of an attention."""
     return loop.stores[0].value is log_sum(of.score, of.column)
-
-
-def kernel_attention(kernel: Kernel) -> Attention | None:
-    """The attention that a kernel is, with or without the logarithms of its sums beside it."""
-    mean, *sums = kernel.stores
-    found = attention_in(mean.value, kernel.outer)
-    if found is None or len(sums) > 1:
-        return None
-    expected = log_sum(found.score, found.column)
-    return found if all(s.value is expected and s.mode == "put" for s in sums) else None
 
 
 # -- what a mask leaves out ------------------------------------------------------------------
 
 
-def reach(a: Attention) -> tuple[int | None, int | None]:
+def reach(a: AttentionParts) -> tuple[int | None, int | None]:
     """Scores are -inf but for columns from row + low to row + high, where that can be seen."""
     low: int | None = None
     high: int | None = None

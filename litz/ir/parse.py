@@ -36,8 +36,19 @@ from litz.ir.expr import (
     size,
 )
 from litz.ir.index import ZERO, product
-from litz.ir.lines import BUFFER, COMBINED, EXTERN, SIZE, WORD, Mistake, match, without_comment
+from litz.ir.lines import (
+    BUFFER,
+    COMBINED,
+    EXTERN,
+    SIZE,
+    WORD,
+    Mistake,
+    match,
+    read_pattern,
+    without_comment,
+)
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
+from litz.ir.patterns import Pattern
 from litz.ir.program import (
     Binding,
     Buffer,
@@ -109,15 +120,16 @@ class _Nest:
     axes: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     reduces: bool
+    pattern: Pattern | None = None
     stores: list[Store] = field(default_factory=list)
 
     def done(self) -> Loop:
-        return Loop(self.axes, self.reduced, tuple(self.stores))
+        return Loop(self.axes, self.reduced, tuple(self.stores), pattern=self.pattern)
 
     def phase(self) -> Phase:
         if self.axes:  # whatever is reduced, each of their points has a sum of its own
-            return Phase(self.axes, False, tuple(self.stores), self.reduced)
-        return Phase(self.reduced, self.reduces, tuple(self.stores))
+            return Phase(self.axes, False, tuple(self.stores), self.reduced, self.pattern)
+        return Phase(self.reduced, self.reduces, tuple(self.stores), pattern=self.pattern)
 
 
 @dataclass
@@ -234,10 +246,12 @@ class Reader:
         return self.body[-1]
 
     def _read_nest(self, rest: str, names: dict[str, Expr]) -> _Nest:
-        plain, *reduced = re.split(r"\breduce\b", _header(rest), maxsplit=1)
+        ranges, *tag = re.split(r"\bas\b", _header(rest), maxsplit=1)
+        plain, *reduced = re.split(r"\breduce\b", ranges, maxsplit=1)
         axes, bound = _axes(plain, self.sizes), _axes("".join(reduced), self.sizes)
         self.scope.names = names | {a.attr: a for a in axes + bound}
-        return _Nest(axes, bound, bool(reduced))
+        pattern = read_pattern(tag[0].strip(), self.scope.names) if tag else None
+        return _Nest(axes, bound, bool(reduced), pattern)
 
     def _let(self, rest: str) -> None:
         target, value = self._assignment(rest)

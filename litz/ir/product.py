@@ -1,32 +1,27 @@
-"""Matrix products in the loop IR: which reductions are one, and what its axes are.
+"""Matrix products in the loop IR: their operands, read off a nest by its tag.
 
-In: a stored value. Out: `Product`, or None; and `Blocks`, its operands over the axes a block runs
-along. Nothing marks a product but its form, a sum over one axis of a[batch, rows, k] * b[batch, k,
-columns]; so what a user spells by hand is one as well. The sum may run over windows, too, as that
-of a convolution does: `taps` around k, and of the left operand some may lie outside. Example: of
-`sum over r0 of x[i0, r0] * w[r0, i1]` the rows are (i0,), the columns (i1,).
+In: a step that is tagged as `Gemm`. Out: `Product`, a sum over one axis of a[batch, rows, k] *
+b[batch, k, columns]; and `Blocks`, its operands over the axes a block runs along. The sum may run
+over windows, too, as that of a convolution does: `taps` around k, and of the left operand some may
+lie outside. Example: of `sum over r0 of x[i0, r0] * w[r0, i1]` the left operand is `x[i0, r0]`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, EIGHTHS, F16, F32, F64, I8, I32, U8, DType
-from litz.ir.expr import Expr, apply, axis, extent_of, integer, substitute, walk
+from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, EIGHTHS, F16, F32, I8, I32, U8, DType
+from litz.ir.expr import Expr, apply, axis, integer, substitute, walk
 from litz.ir.index import (
-    ONE,
-    bounds,
     coefficient,
     flat_index,
-    from_poly,
     ravel,
     simplify_indices,
-    to_poly,
     unravel,
 )
-from litz.ir.program import Kernel, Loop, loads, only_reduction
-from litz.ir.sizes import at_least, count_of, is_known, rounded_up, span
+from litz.ir.patterns import Gemm
+from litz.ir.program import Kernel, Loop, tagged
+from litz.ir.sizes import count_of, rounded_up
 
 
 @dataclass(frozen=True)
@@ -44,69 +39,22 @@ class Product:
     taps: tuple[Expr, ...] = ()
 
 
-def product_in(value: Expr, axes: tuple[Expr, ...]) -> Product | None:
-    """The product that a value is, over these parallel axes in order."""
-    if value.op != "reduce" or value.attr[0] != "sum":
+def product_of(step: Loop | Kernel) -> Product | None:
+    """The product that a loop or a kernel is tagged as. What follows that of a kernel works on its
+    elements one by one, or it is a phase among others of a row."""
+    found = tagged(step, Gemm)
+    if found is None:
         return None
-    (term,), (*taps, depth) = value.args, value.attr[1]
-    if term.op != "mul" or term.dtype not in (F32, F64, I32):
-        return None
-    for left, right in (term.args, term.args[::-1]):
-        if not all(_is_operand(n) and n.axes.issuperset((*taps, depth)) for n in (left, right)):
-            return None
-        roles = _roles(left, right, axes)
-        if roles is not None and _may_lie_outside(left, right, depth, bool(taps)):
-            return Product(value, left, right, depth, *roles, tuple(taps))
-    return None
+    tag, stores = found
+    node = next(n for s in stores for n in walk(s.value) if n.op == "reduce")
+    left, right = node.args[0].args[::-1] if tag.flipped else node.args[0].args
+    (depth,) = tag.depth
+    return Product(node, left, right, depth, tag.batch, tag.rows, tag.columns, tag.taps)
 
 
-def _is_operand(node: Expr) -> bool:
-    """Made of loads that may run anywhere, and nothing that runs in order."""
-    return not any(n.op in ("reduce", "scan") for n in walk(node))
-
-
-def _may_lie_outside(left: Expr, right: Expr, depth: Expr, taps: bool) -> bool:
-    """Whether guards are those of a window: on the left operand, which is then a load, and the same
-    along the sum inside a tap."""
-    if any(n.op == "load" and n.guard is not None for n in walk(right)):
-        return False
-    guards = [n.guard for n in walk(left) if n.op == "load" and n.guard is not None]
-    if not guards:
-        return not taps or left.op == "load"
-    return taps and left.op == "load" and all(depth not in g.axes for g in guards)
-
-
-def _roles(
-    left: Expr, right: Expr, axes: tuple[Expr, ...]
-) -> tuple[tuple[Expr, ...], tuple[Expr, ...], tuple[Expr, ...]] | None:
-    """(batch, rows, columns): in that order, rows without the right operand, columns without the
-    left one. A batch of single rows is a reduction like others."""
-    rows = tuple(a for a in axes if a not in right.axes)
-    first = axes.index(rows[0]) if rows else 0
-    batch, columns = axes[:first], axes[first + len(rows) :]
-    together = axes[first : first + len(rows)] == rows
-    apart = not any(a in left.axes for a in columns)
-    return (batch, rows, columns) if together and apart and columns else None
-
-
-def loop_product(loop: Loop) -> Product | None:
-    """The product that a loop stores, in the type of its sums or rounded to a half."""
-    (store,) = loop.stores
-    value, half = store.value, store.buffer.dtype.is_half
-    rounds = value.op == "narrow" or (value.op == "cast" and half and value.args[0].dtype is F32)
-    return product_in(value.args[0] if rounds else value, loop.axes)
-
-
-def kernel_product(kernel: Kernel) -> Product | None:
-    """The one product of a kernel, if what follows it works on its elements one by one, or if it is
-    a phase among others of a row."""
-    place = product_phase(kernel)
-    if place is not None:
-        phase = kernel.phases[place]
-        (sums,) = {n for s in phase.stores for n in walk(s.value) if n.op == "reduce"}
-        return product_in(sums, kernel.outer + phase.inner)
-    node = only_reduction(kernel)
-    return None if node is None else product_in(node, kernel.outer)
+def is_gemm(step: Loop | Kernel) -> bool:
+    """Whether it is tagged as a product."""
+    return tagged(step, Gemm) is not None
 
 
 def product_phase(kernel: Kernel) -> int | None:
@@ -236,50 +184,3 @@ def matrix_of(product: Product, side: str) -> Matrix | None:
     if not rest.is_const:
         return None
     return Matrix(rest.number, *([] if product.batch else [0]), *found)
-
-
-# -- whether it may run in blocks --------------------------------------------------------------
-
-
-def fits_lanes(product: Product, lanes: int) -> bool:
-    """Whether its columns are known, and taps and what a tap sums, and columns fill vectors."""
-    sizes = (*product.columns, *product.taps, *([product.depth] if product.taps else []))
-    if lanes < 2 or not is_known(*(a.extent for a in sizes)):
-        return False
-    *others, last = product.columns
-    return extent_of(product.columns) >= lanes and not (others and last.extent.number % lanes)
-
-
-def step_group(
-    product: Product, width: int, dot_group: Callable[[str, str], int]
-) -> int | None:  # fmt: skip
-    """How many neighbours along the sum a step takes: several where both operands lie as the
-    instruction that multiplies and adds them wants them, or one; None if neither fits."""
-    left, right = stored_load(product.left), stored_load(product.right)
-    known = product.depth.extent.is_const
-    if left is not None and right is not None and not product.taps and known:
-        group = dot_group(left.dtype.name, right.dtype.name)
-        if group > 1 and _lies_in_groups(in_blocks(product, width, group), group):
-            return group
-    # Two steps written out share the byte that holds both numbers, and the scale.
-    group = 1 if right is not None or not known or product.depth.extent.number % 2 else 2
-    blocks = in_blocks(product, width, group)
-    fits = all(_is_readable(node, blocks.inside) for node in loads(blocks.right))
-    return group if fits and product.node.dtype is not I32 else None
-
-
-def _lies_in_groups(blocks: Blocks, group: int) -> bool:
-    """a[..., step, part] times b[panel, step, inside, part], both without gaps."""
-    left, right = stored_load(blocks.left), stored_load(blocks.right)
-    assert left is not None and right is not None
-    near = stride_of(left, blocks.part) == 1 and stride_of(right, blocks.part) == 1
-    return near and stride_of(right, blocks.inside) == group
-
-
-def _is_readable(node: Expr, inside: Expr) -> bool:
-    """Whether a panel's columns are neighbours, or all the same; and the last panel, too, lies in
-    the buffer as a whole."""
-    reach = bounds(to_poly(flat_index(node.buffer, node.index)))
-    if stride_of(node, inside) not in (0, 1) or reach is None:
-        return False
-    return at_least(span(node.buffer), apply("add", from_poly(reach[1]), ONE))

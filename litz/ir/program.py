@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from litz.ir.calls import CHECKS, KNOWN, PACKERS
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, integer, walk
+from litz.ir.patterns import P, Pattern
 
 UNIT = integer(1)
 
@@ -93,6 +94,7 @@ class Loop:
     reduced: tuple[Expr, ...]
     stores: tuple[Store, ...]
     origins: tuple[Origin, ...] = ()
+    pattern: Pattern | None = None  # what it is known to compute (`ir/recognise.py`)
 
     # A step never changes, so what it touches is found once; stages ask for it all the time.
     @cached_property
@@ -243,6 +245,7 @@ class Phase:
     is_reduction: bool
     stores: tuple[Store, ...]
     summed: tuple[Expr, ...] = ()
+    pattern: Pattern | None = None  # of one phase of a kernel: what the kernel is scheduled as
 
     @property
     def completing(self) -> tuple[Store, ...]:
@@ -447,15 +450,10 @@ def exprs_of(step: Loop | Kernel | Phase) -> Iterator[Expr]:
         yield from store.index
 
 
-def only_reduction(kernel: Kernel) -> Expr | None:
-    """The one reduction of a kernel, if what follows it works on its elements one by one."""
-    first, *rest = kernel.phases
-    if not first.is_reduction or first.inside or any(p.inner for p in rest):
-        return None
-    nodes = {n for s in first.stores for n in walk(s.value) if n.op == "reduce"}
-    if len(nodes) != 1 or any(s.scatters for s in kernel.stores):
-        return None
-    return nodes.pop()
+def tagged(step: Loop | Kernel, kind: type[P]) -> tuple[P, tuple[Store, ...]] | None:
+    """The tag of that kind of a loop, or of a phase of a kernel, and what is stored there."""
+    nests = (step,) if isinstance(step, Loop) else step.phases
+    return next(((n.pattern, n.stores) for n in nests if isinstance(n.pattern, kind)), None)
 
 
 def reductions_of(phase: Phase) -> list[Expr]:

@@ -9,6 +9,7 @@ text is linear in the nodes of a program and never nests deeply. The statements,
     number f0 in ..                                       a float that a call tells
     input | constant | buffer x: f32[8, s0] strides (1, 8) on cuda
     loop i0 < 8, i1 < s0 reduce r0 < 128:                 # origins are comments
+    loop i0 < 8, i1 < 9 reduce r0 < 7 as gemm(rows=[i0], columns=[i1], depth=[r0]):
       let v0 = exp(x[i0, r0]) + f32(0.5)                  guarded(i0 > 0, x[i0 - 1, r0])
       t0[i0, i1] = reduce.sum(v0 * v0, r0)                cast.bf16(v), narrow.bf16(v)
       t1[i0] = x[check_index(n[i0], 8, site("index", "aten.index.Tensor", "model.py:3"))]
@@ -31,6 +32,7 @@ import numpy as np
 from litz.ir.dtypes import F32, I64
 from litz.ir.expr import HINT, Expr, const, walk
 from litz.ir.index import ZERO, product
+from litz.ir.patterns import Pattern
 from litz.ir.program import (
     Buffer,
     Extern,
@@ -325,7 +327,7 @@ def _step_lines(step: Loop | Kernel | Extern) -> list[str]:
     if isinstance(step, Extern):
         return [extern_text(step)]
     if isinstance(step, Loop):
-        head = _nest("loop", step.axes, step.reduced, bool(step.reduced))
+        head = _nest("loop", step.axes, step.reduced, bool(step.reduced), step.pattern)
         return [head + _comment(step.origins), *indented(_group_lines(step.stores))]
     lines = [f"outer {_ranges(step.outer)}"] if step.outer else []
     lines += _declarations("scratch", step.scratch)
@@ -336,12 +338,16 @@ def _step_lines(step: Loop | Kernel | Extern) -> list[str]:
 
 def _phase_lines(phase: Phase) -> list[str]:
     plain, reduced = ((), phase.inner) if phase.is_reduction else (phase.inner, phase.summed)
-    head = _nest("phase", plain, reduced, phase.is_reduction or bool(phase.summed))
+    head = _nest("phase", plain, reduced, phase.is_reduction or bool(phase.summed), phase.pattern)
     return [head, *indented(_group_lines(phase.stores))]
 
 
-def _nest(word: str, axes: tuple[Expr, ...], reduced: tuple[Expr, ...], reduces: bool) -> str:
+def _nest(
+    word: str, axes: tuple[Expr, ...], reduced: tuple[Expr, ...], reduces: bool,
+    pattern: Pattern | None,
+) -> str:  # fmt: skip
     parts = [word, _ranges(axes), "reduce" if reduces else "", _ranges(reduced)]
+    parts += [f"as {pattern}"] if pattern is not None else []
     return " ".join(p for p in parts if p) + ":"
 
 

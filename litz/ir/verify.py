@@ -12,6 +12,7 @@ here`.
     once      no element is written twice, where that can be seen
     types     operands agree, a store fits its buffer, indices are i64, as many as dimensions
     range     an index that is a sum of axes stays inside the shape, unless it is guarded
+    pattern   a tag says what the recogniser finds as well
 
 Two more laws hold between a kernel and what becomes of it: its schedule stores as many elements
 (`verify_schedule`), and there is code for each of its stores (`verify_emitted`).
@@ -35,11 +36,13 @@ from litz.ir.program import (
     KernelGraph,
     Loop,
     LoopProgram,
+    Phase,
     Store,
     ViewArg,
     operand_views,
 )
-from litz.ir.scheduled import ScheduledKernel
+from litz.ir.recognise import patterns_in
+from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.ir.sizes import count_of, difference, total, used_in
 from litz.ir.text import expr_text, extern_text, kernel_text, loop_text
 
@@ -65,7 +68,8 @@ def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
 
 
 def verify_schedule(before: Kernel, after: ScheduledKernel[Any]) -> None:
-    """Raise `VerifyError` if a schedule does not store as many elements as its kernel."""
+    """Raise `VerifyError` if a schedule does not store as many elements as its kernel, or is made
+    for a pattern that the kernel is not."""
     wanted = {b: n for b, n in stored_points(before).items() if b not in before.scratch}
     found = {b.name: n for b, n in stored_points(after.kernel).items()}
     for number, buffer in enumerate(after.arguments):
@@ -74,6 +78,17 @@ def verify_schedule(before: Kernel, after: ScheduledKernel[Any]) -> None:
             if _differ(made, wanted[buffer]):
                 law = f"{made} elements of {buffer} are stored, and not {wanted[buffer]}"
                 raise VerifyError(f"{law}\n  in     {_head(before)}")
+    kind = _scheduled_as(after.choice)
+    if kind is not None and all(tag.kind != kind for tag in patterns_in(after.kernel).values()):
+        raise VerifyError(f"what is scheduled as {kind} is none\n  in     {_head(before)}")
+
+
+def _scheduled_as(choice: Choice | Tiling) -> str | None:
+    """The pattern that a schedule is made for."""
+    if isinstance(choice, Tiling):
+        return "gemm" if choice.depth else None
+    made = {"gemm": choice.product, "attention": choice.attention, "depthwise": choice.sliding}
+    return next((kind for kind, by in made.items() if by is not None), None)
 
 
 def verify_emitted(kernel: Kernel, emitted: Set[Place]) -> None:
@@ -161,6 +176,7 @@ class _Verifier:
             for nest in nests(step):
                 self._nest(nest, step.scratch if isinstance(step, Kernel) else (), updated)
                 updated.update(self.given.intersection(s.buffer for s in nest.stores))
+            self._pattern(step)
             if isinstance(step, Kernel):
                 self._outer(step)
                 for buffer in step.scratch:
@@ -230,6 +246,15 @@ class _Verifier:
                 for mine, theirs in zip(node.index, place, strict=True):
                     if theirs in kernel.outer and mine is not theirs:
                         self._fail(f"{node.buffer} is written by another outer iteration", node)
+
+    def _pattern(self, step: Loop | Kernel) -> None:
+        """A tag says what its nest computes, and of a kernel one phase has it."""
+        nests: Iterable[Loop | Phase] = (step,) if isinstance(step, Loop) else step.phases
+        tags = {k: nest.pattern for k, nest in enumerate(nests) if nest.pattern is not None}
+        found = patterns_in(step) if tags else {}
+        for place, tag in tags.items():
+            if found.get(place) != tag:
+                self._fail(f"{tag} is not what is computed: that is {found.get(place)}")
 
     # -- one nest ----------------------------------------------------------------------------
 

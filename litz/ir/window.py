@@ -1,8 +1,8 @@
-"""Windows in the loop IR: which kernels convolve each channel by itself, and what their axes are.
+"""Windows in the loop IR: the parts of a depthwise convolution, read off a nest by its tag.
 
-In: a `Loop` or a `Kernel`. Out: `Windows`, or None. Nothing marks it but its form, a sum over taps
-of a[..., x * stride + tap, c] * w[..., tap, c] with channels side by side; taps may lie outside of
-the image. Example: 3 x 3 with a stride of 2 reads a[... + x * 192 + r1 * 96 + c].
+In: a step that is tagged as `Depthwise`. Out: `Windows`, a sum over taps of a[..., x * stride +
+tap, c] * w[..., tap, c] with channels side by side; taps may lie outside of the image. Example: 3 x
+3 with a stride of 2 reads a[... + x * 192 + r1 * 96 + c].
 """
 
 from __future__ import annotations
@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from litz.ir.dtypes import F32
-from litz.ir.expr import Expr, apply, extent_of
+from litz.ir.expr import Expr, apply, walk
 from litz.ir.index import coefficient, simplify
 from litz.ir.magnitude import is_exact
-from litz.ir.product import stride_of
-from litz.ir.program import Kernel, Loop, only_reduction
-
-# A longer sum is put aside from time to time, to stay exact: it is a reduction like others.
-MOST_TAPS = 1024
-
+from litz.ir.patterns import Depthwise
+from litz.ir.program import Kernel, Loop, tagged
 
 _COMPARISONS = {"ge": int.__ge__, "gt": int.__gt__, "le": int.__le__, "lt": int.__lt__}
 
@@ -59,48 +54,19 @@ class Windows:
         return all(test.holds(window, tap) for test in self.beside)
 
 
-def loop_windows(loop: Loop) -> Windows | None:
-    """The windows of a loop that slides them over an image: one of its indices moves with both the
-    window and the tap."""
-    (store,) = loop.stores
-    found = _windows_in(store.value, loop.axes)
-    if found is None or store.scatters:
+def windows_of(step: Loop | Kernel) -> Windows | None:
+    """The windows of a step that is tagged as a depthwise convolution."""
+    found = tagged(step, Depthwise)
+    if found is None:
         return None
-    both = any({found.along, found.last} <= i.axes for i in found.image.index)
-    return found if both else None
+    tag, stores = found
+    return windows_by(tag, next(n for n in walk(stores[0].value) if n.op == "reduce"))
 
 
-def kernel_windows(kernel: Kernel) -> Windows | None:
-    """The windows of a kernel, if what follows works on its elements one by one."""
-    node = only_reduction(kernel)
-    return None if node is None else _windows_in(node, kernel.outer)
-
-
-def _windows_in(node: Expr, outer: tuple[Expr, ...]) -> Windows | None:
-    if node.op != "reduce" or node.attr[0] != "sum" or extent_of(node.attr[1]) > MOST_TAPS:
-        return None
-    (term,) = node.args
-    if term.op != "mul" or term.dtype is not F32:
-        return None
-    for image, weight in (term.args, term.args[::-1]):
-        if image.op == weight.op == "load" and weight.guard is None:
-            found = _windows(outer, node, image, weight)
-            if found is not None:
-                return found
-    return None
-
-
-def _windows(outer: tuple[Expr, ...], node: Expr, image: Expr, weight: Expr) -> Windows | None:
-    *others, last = node.attr[1]
-    lanes = [a for a in outer if a in weight.axes]
-    around = [a for a in outer if a in image.axes and a not in lanes]
-    if len(lanes) != 1 or not around or set(outer) - image.axes:
-        return None
-    (channel,), along = lanes, around[-1]
-    if any(stride_of(n, channel) != 1 or stride_of(n, last) is None for n in (image, weight)):
-        return None
-    if stride_of(image, along) is None:
-        return None
+def windows_by(tag: Depthwise, node: Expr) -> Windows | None:
+    """The windows of a sum by the roles of its axes; None if its guards are no such tests."""
+    image, weight = node.args[0].args[::-1] if tag.flipped else node.args[0].args
+    (channel,), (along,), (*others, last) = tag.channel, tag.along, tag.taps
     tests = list(_tests(image.guard))
     across = tuple(t for t in tests if along not in t.axes and last not in t.axes)
     beside = [_test(t, along, last) for t in tests if t not in across]

@@ -34,6 +34,7 @@ from litz.ir.program import (
     ViewArg,
     exprs_of,
 )
+from litz.ir.recognise import recognise_loops
 from litz.ir.refused import may_refuse, refuses
 from litz.ir.sizes import roots, sizes_of, solution, used_in
 from litz.lower import (
@@ -127,6 +128,7 @@ def lower(
     held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
     steps = name_checks(low.body, graph.nodes)
     body = needed_steps([step for step in steps if _runs(step)], inputs, outputs)
+    body = recognise_loops(body)
     chosen = tuple(low.decisions)
     return LoopProgram(tuple(inputs), held, body, outputs, frozenset(low.static), chosen)
 

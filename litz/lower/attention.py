@@ -1,9 +1,9 @@
 """Attention: the mean of values, weighed by exponentials of scores, as one loop that streams.
 
-In: queries, keys, values, and what is done to a score. Out: one loop whose stored value `schedule`
-knows (`ir/attention.py`); what does not fit stays with ATen, and the reason is kept for `explain`.
-Example: `F.scaled_dot_product_attention(q, k, v, is_causal=True)` is a loop over batch, head, row
-and width whose score is `where(column <= row, dot * scale, -inf)`.
+In: queries, keys, values, and what is done to a score. Out: one loop that is recognised as
+attention (`ir/recognise.py`); what does not fit stays with ATen, and the reason is kept for
+`explain`. Example: `F.scaled_dot_product_attention(q, k, v, is_causal=True)` is a loop over batch,
+head, row and width whose score is `where(column <= row, dot * scale, -inf)`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
-from litz.ir.attention import attention_in, log_sum, steps_along, weighed_mean
+from litz.ir.attention import attention_of, log_sum, steps_along, weighed_mean
 from litz.ir.dtypes import BF16, F16, F32, F64
 from litz.ir.expr import Expr, apply, axis, const, integer, reduce
 from litz.ir.index import ONE, ZERO, flat_index, floordiv
-from litz.ir.program import Buffer
+from litz.ir.program import Buffer, Loop, Store
+from litz.ir.recognise import recognised
 from litz.ir.sizes import at_least, is_known, quotient
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, View, broadcast, positions, widen
@@ -104,7 +105,8 @@ def dot_product(query: Expr, key: Expr, depth: Expr) -> Expr:
 def store_mean(low: Lowering, target: Buffer, mean: Expr, reduced: tuple[Expr, ...]) -> None:
     """Append the loop, if it is one that streams."""
     place = positions(target.shape)
-    found = attention_in(mean, tuple(a for a in place if a is not ZERO))
+    axes = tuple(a for a in place if a is not ZERO)
+    found = attention_of(recognised(Loop(axes, reduced, (Store(target, place, mean),))))
     if found is None:
         raise refused(low, "its operands do not lie at even strides")
     if not low.target.attends:

@@ -19,6 +19,7 @@ from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BF16, EIGHTHS, F16, F32, F64, I8, U8, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, load, reduce, substitute
 from litz.ir.index import ONE, coefficient, flat_index, floordiv, modulo, simplify_indices
+from litz.ir.packing import Steps, copies_left, packs_right, slices_of
 from litz.ir.product import MULTIPLIED
 from litz.ir.program import Buffer
 from litz.ir.sizes import is_known
@@ -32,18 +33,6 @@ FEWEST_POINTS = 1 << 12
 FLOATS = (F32, F64, BF16, F16)
 HALVES = (BF16, F16)
 SHORTEST_SUM = 16
-# Rows for which packing the right operand at each call pays: it costs about as much as the products
-# with six rows, and ATen packs as well. With fewer rows ATen reads it as it lies.
-PACKED_ROWS = 64
-# Blocks for threads to share, and what a slice of the sum must have to be one of them.
-ENOUGH_BLOCKS = 8
-SHORTEST_SLICE = 512
-WORTH_A_SLICE = 2_000_000
-# Bytes between rows from which every one of them lies on pages of its own: packed, they do not.
-FAR_APART = 1 << 13
-# Columns from which a left operand whose steps are far apart is copied: 2048 x 2048 x 2048 gains a
-# twentieth by it, 2048 x 512 x 512 loses a seventh.
-MANY_COLUMNS = 1024
 
 
 @rule("mm", "bmm", "_int_mm")
@@ -150,20 +139,13 @@ def emit_product(low: Lowering, target: Buffer, a: View, b: View) -> None:
 
 
 def _slices(low: Lowering, target: Buffer, depth: int, group: int) -> int:
-    """Pieces of the sum that run side by side: several if it is long and the blocks too few to
-    share. Sizes alone decide, so that a sum is the same with any number of threads."""
+    """Pieces of the sum that run side by side; one if rows are symbolic."""
     if not target.shape[0].is_const:
         return 1
-    chosen = low.product_choice.slices
-    if chosen is not None:
-        return chosen if depth % (chosen * group) == 0 else 1
     rows, columns = (n.number for n in target.shape)
     width = low.panel_columns(target.dtype.compute.bytes, columns)
-    blocks = -(-rows // low.target.block_rows) * -(-columns // width)
-    most = min(ENOUGH_BLOCKS // blocks, depth // SHORTEST_SLICE,
-               2 * rows * columns * depth // WORTH_A_SLICE)  # fmt: skip
-    fits = (n for n in range(most, 1, -1) if depth % (n * group) == 0)
-    return next(fits, 1) if rows > 1 else 1
+    blocks = (width, group, low.target.block_rows)
+    return slices_of(rows, depth, columns, *blocks, low.product_choice.slices)
 
 
 def _emit_slices(
@@ -234,17 +216,14 @@ def _right(low: Lowering, a: View, b: View, place: tuple[Expr, ...]) -> tuple[Ex
     width = low.panel_columns(max(b.dtype.compute.bytes, 4), columns)
     group = low.target.dot_group(a.dtype.name, b.dtype.name)
     kept = low.config.cpp.weight_prepack and low.is_static(b.buffer)
-    if group > 1 and not kept:
-        raise NotGenerated("groups to be packed at each call: oneDNN's packing is faster")
-    near, far = _steps(b.at(place), place)
-    readable = near == 1 and columns % width == 0
-    pays = rows >= PACKED_ROWS and (not readable or far * b.dtype.bytes >= FAR_APART)
-    if kept or pays:
-        packed = low.whole(packed_panels(low, b, width, group))
-        return packed.at(in_panels(place, width, group)), group
-    if not readable:
-        raise NotGenerated("a right operand that would have to be packed at each call")
-    return b.at(place), 1
+    steps = _steps(b.at(place), place)
+    packs = packs_right(rows, columns, width, group, steps, b.dtype, kept)
+    if isinstance(packs, str):
+        raise NotGenerated(packs)
+    if not packs:
+        return b.at(place), 1
+    packed = low.whole(packed_panels(low, b, width, group))
+    return packed.at(in_panels(place, width, group)), group
 
 
 def _check_device(low: Lowering, a: View, b: View) -> None:
@@ -282,7 +261,7 @@ def is_ours(low: Lowering, sizes: tuple[int, int, int] | None, dtype: DType, bac
     return joins and sizes is not None and low.target.waits_for_memory(*sizes)
 
 
-def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:
+def _steps(node: Expr, place: tuple[Expr, ...]) -> Steps:
     """How far apart neighbours along the last axis of a load lie, and those along the one before;
     0 if that changes from place to place."""
     flat = flat_index(node.buffer, node.index)
@@ -295,17 +274,12 @@ def _steps(node: Expr, place: tuple[Expr, ...]) -> tuple[int, int]:
 
 
 def _left(low: Lowering, a: View, group: int, columns: int) -> View:
-    """The left operand as the kernel reads it: numbers one by one, in the type of the sums, or in
-    groups of neighbours. What lies otherwise is copied: each element is read once a panel. The rows
-    of a block may be neighbours instead of the steps, as they are in the gradient of a weight,
-    unless steps are so far apart and panels so many that a copy is soon paid for."""
+    """The left operand as the kernel reads it, in the type of the sums or in groups."""
     if group == 1 and a.dtype.compute is not a.dtype:
         return _copied(low, a, a.dtype.compute)
     place = positions(a.shape)
-    near, far = _steps(a.at(place), place)
-    dear = near * a.dtype.bytes >= FAR_APART and columns >= MANY_COLUMNS
-    as_it_lies = near == 1 or (group == 1 and far == 1 and not dear)
-    return a if as_it_lies else _copied(low, a, a.dtype)
+    copied = copies_left(columns, group, _steps(a.at(place), place), a.dtype)
+    return _copied(low, a, a.dtype) if copied else a
 
 
 def _copied(low: Lowering, a: View, dtype: DType) -> View:

@@ -8,7 +8,7 @@ blocks of 64 columns.
 
 from __future__ import annotations
 
-from litz.ir.attention import Attention, kernel_attention, reach
+from litz.ir.attention import AttentionParts, attention_of, reach
 from litz.ir.expr import Expr
 from litz.ir.index import ONE
 from litz.ir.program import Kernel
@@ -34,7 +34,7 @@ WORTH_A_THREAD = 500_000
 
 def schedule_attention(kernel: Kernel, target: Target) -> Choice | None:
     """How to run a kernel that is attention; None if it is none."""
-    found = kernel_attention(kernel)
+    found = attention_of(kernel)
     if found is None:
         return None
     lanes = target.vector_bytes // found.dot.dtype.bytes
@@ -51,14 +51,14 @@ def schedule_attention(kernel: Kernel, target: Target) -> Choice | None:
     return Choice(lanes, vector, 1, 1, grain, attention=streaming, points=columns)
 
 
-def _rows(kernel: Kernel, found: Attention, lanes: int) -> Streaming:
+def _rows(kernel: Kernel, found: AttentionParts, lanes: int) -> Streaming:
     """One row a task: what is a row is a head."""
     heads = count_of(a for a in kernel.outer if a is not found.width)
     return Streaming(0, COLUMNS_OF_ROW, 1, heads, ONE, *_sizes(found), None, None, lanes)
 
 
 def _tiles(
-    kernel: Kernel, found: Attention, rows: Expr, lanes: int, target: Target
+    kernel: Kernel, found: AttentionParts, rows: Expr, lanes: int, target: Target
 ) -> Streaming:  # fmt: skip
     columns = found.column.extent
     heads = count_of(a for a in kernel.outer if a is not found.row and a is not found.width)
@@ -75,7 +75,7 @@ def _tiles(
     return Streaming(vectors, block, group, heads, rows, *_sizes(found), low, high, lanes)
 
 
-def _sizes(found: Attention) -> tuple[Expr, int, int]:
+def _sizes(found: AttentionParts) -> tuple[Expr, int, int]:
     return found.column.extent, found.depth.extent.number, found.width.extent.number
 
 

@@ -45,7 +45,8 @@ def _in_phase(
         )
         for s in phase.stores
     )
-    return Phase(_renamed(phase.inner, places), phase.is_reduction, stores)
+    pattern = phase.pattern and phase.pattern.moved(places)
+    return Phase(_renamed(phase.inner, places), phase.is_reduction, stores, pattern=pattern)
 
 
 def _renamed(axes: Axes, places: Mapping[Expr, Axes]) -> Axes:
@@ -213,7 +214,5 @@ def reorder_outer(kernel: Kernel, outer: Axes) -> Kernel:
 
 def reorder_inner(kernel: Kernel, inner: list[Axes]) -> Kernel:
     """The same points of each phase in another order."""
-    phases = tuple(
-        Phase(axes, p.is_reduction, p.stores) for axes, p in zip(inner, kernel.phases, strict=True)
-    )
+    phases = tuple(replace(p, inner=axes) for axes, p in zip(inner, kernel.phases, strict=True))
     return Kernel(kernel.name, kernel.outer, phases, kernel.scratch, kernel.origins)

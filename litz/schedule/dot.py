@@ -19,9 +19,9 @@ from litz.ir.product import (
     SIDES,
     Product,
     is_stored,
-    kernel_product,
     matrix_of,
     multiplied_type,
+    product_of,
     stored_load,
 )
 from litz.ir.program import Kernel
@@ -57,7 +57,7 @@ def dot_tiles(
     kernel: Kernel, target: Target, chosen: ProductChoice = BY_RULE
 ) -> tuple[Kernel, Tiling] | None:
     """Tiles for tensor cores, if the kernel is a product that they take."""
-    product = kernel_product(kernel)
+    product = product_of(kernel)
     if product is None or not product.rows or product.taps or multiplied_type(product) is None:
         return None
     if multiplied_type(product) in EIGHTHS and all(o.op != SCALED for o in kernel.origins):
@@ -67,7 +67,7 @@ def dot_tiles(
         return None
     groups = [g for g in (product.batch, product.rows, product.columns) if g]
     whole = folded(kernel, groups)
-    found = kernel_product(whole)
+    found = product_of(whole)
     if found is None or is_far(whole):
         return None
     rule = product_tiling(found, target)

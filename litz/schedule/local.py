@@ -23,7 +23,7 @@ from litz.ir.expr import (
     walk,
 )
 from litz.ir.index import ONE, product, ravel, simplify, simplify_indices
-from litz.ir.program import Buffer, Kernel, Phase, Store, exprs_of, loads
+from litz.ir.program import Buffer, Kernel, Store, exprs_of, loads
 from litz.ir.stored import guarded
 
 
@@ -87,7 +87,7 @@ def _rewritten(kernel: Kernel, change: object, drop: Buffer | None) -> Kernel:
             if s.buffer != drop
         )
         if stores:
-            phases.append(Phase(phase.inner, phase.is_reduction, stores))
+            phases.append(replace(phase, stores=stores))
     return replace(kernel, phases=tuple(phases))
 
 

@@ -14,14 +14,8 @@ from itertools import pairwise
 from litz.ir.choices import BY_RULE, ProductChoice
 from litz.ir.expr import Expr, apply, extent_of, integer
 from litz.ir.index import ONE, product
-from litz.ir.product import (
-    Product,
-    fits_lanes,
-    kernel_product,
-    product_phase,
-    step_group,
-    stride_of,
-)
+from litz.ir.packing import fits_lanes, step_group
+from litz.ir.product import Product, product_of, product_phase, stride_of
 from litz.ir.program import Kernel, loads
 from litz.ir.scheduled import Blocking, Choice
 from litz.ir.sizes import at_least, count_of, named, rounded_up
@@ -48,7 +42,7 @@ def schedule_product(
     kernel: Kernel, target: Target, chosen: ProductChoice = BY_RULE
 ) -> Choice | None:
     """How to run a kernel that is a product; None if it is none."""
-    found = kernel_product(kernel)
+    found = product_of(kernel)
     if found is None:
         return None
     lanes = target.vector_bytes // found.node.dtype.bytes

@@ -166,7 +166,8 @@ def folded(kernel: Kernel, groups: list[Axes]) -> Kernel:
     made = [axis(n, count_of(g)) for n, g in zip(names, groups, strict=True)]
     for group, whole in zip(groups, made, strict=True):
         outer.update(_digits(group, whole))
-    places: dict[Expr, Axes] = dict.fromkeys(kernel.outer, ())
+    places = {a: (whole,) if k == 0 else () for group, whole in zip(groups, made, strict=True)
+              for k, a in enumerate(group)}  # fmt: skip
     phases: list[Phase] = []
     rows: dict[Expr, Expr] = {}
     for phase in kernel.phases:

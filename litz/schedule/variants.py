@@ -109,9 +109,12 @@ def _rewritten(kernel: Kernel, changed: Hinted) -> Kernel:
         index = tuple(map(moved, old.index))
         return Store(buffer(old.buffer), index, moved(old.value), old.mode)
 
-    phases = tuple(
-        Phase(tuple(map(moved, p.inner)), p.is_reduction, tuple(map(store, p.stores)))
-        for p in kernel.phases
-    )
+    def phase(old: Phase) -> Phase:
+        axes = {a: (moved(a),) for a in (*kernel.outer, *old.inner, *old.summed)}
+        inner, summed = (tuple(map(moved, each)) for each in (old.inner, old.summed))
+        pattern = old.pattern and old.pattern.moved(axes)
+        return Phase(inner, old.is_reduction, tuple(map(store, old.stores)), summed, pattern)
+
+    phases = tuple(map(phase, kernel.phases))
     outer, scratch = tuple(map(moved, kernel.outer)), tuple(map(buffer, kernel.scratch))
     return Kernel(kernel.name, outer, phases, scratch, kernel.origins)

@@ -11,7 +11,7 @@ from litz.ir.expr import extent_of
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, Sliding
 from litz.ir.sizes import is_known
-from litz.ir.window import kernel_windows
+from litz.ir.window import windows_of
 from litz.target import Target
 
 # Floating-point operations worth waking a thread for; they come with more memory than a product's.
@@ -20,7 +20,7 @@ WORTH_A_THREAD = 500_000
 
 def schedule_windows(kernel: Kernel, target: Target) -> Choice | None:
     """How to run a kernel of windows; None if it is none."""
-    windows = kernel_windows(kernel)
+    windows = windows_of(kernel)
     lanes = target.vector_bytes // 4
     if windows is None or not is_known(*(a.extent for a in kernel.outer)):
         return None

@@ -282,7 +282,7 @@ def test_the_text_of_such_a_kernel_is_read_back() -> None:
     program = _program(BEFORE["both"], *_inputs(13, 48, 70, torch.float32))
     kernel = _joined(program).kernels[-1]
     text = kernel_text(replace(kernel, origins=()))
-    assert "phase j0 < 70 reduce j1 < 48:" in text
+    assert "phase j0 < 70 reduce j1 < 48 as gemm(rows=[o0], columns=[j0], depth=[j1]):" in text
     assert parse_kernel(text) == replace(kernel, origins=())
     verify(kernel)
 

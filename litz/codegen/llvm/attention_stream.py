@@ -14,7 +14,7 @@ from litz.codegen.llvm.function import POINTER
 from litz.codegen.llvm.math.exponential import exp_of
 from litz.codegen.llvm.ops import computed_type, convert
 from litz.codegen.llvm.scope import I64
-from litz.ir.attention import Attention, kernel_attention, steps_along
+from litz.ir.attention import AttentionParts, attention_of, steps_along
 from litz.ir.expr import Expr
 from litz.ir.scheduled import ScheduledKernel, Streaming
 
@@ -28,9 +28,9 @@ class StreamEmitter(KernelEmitter):
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
-        found, by = kernel_attention(self.kernel), self.choice.attention
+        found, by = attention_of(self.kernel), self.choice.attention
         assert found is not None and by is not None
-        self.a: Attention = found
+        self.a: AttentionParts = found
         self.by: Streaming = by
         self.dtype = found.dot.dtype
         self.vector = computed_type(self.dtype, by.lanes)
@@ -70,7 +70,7 @@ class StreamEmitter(KernelEmitter):
     def _walked(self, index: Expr, *axes: Expr) -> tuple[Value, list[int]]:
         """Where a head's part begins, in elements, and the steps along axes from there."""
         found = steps_along(index, axes)
-        assert found is not None  # `attention_in` has looked
+        assert found is not None  # the recogniser has looked
         return self.values.value(found[1]), found[0]
 
     def _mask(self, count: int) -> Value | None:

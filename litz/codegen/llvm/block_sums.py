@@ -22,7 +22,7 @@ from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.scope import I64, Scope
 from litz.ir.expr import Expr, apply, axis, integer, load, rebuild, substitute, transform
 from litz.ir.index import coefficient, simplify, simplify_indices, simplify_values
-from litz.ir.product import Blocks, Product, in_blocks, kernel_product, stored_load
+from litz.ir.product import Blocks, Product, in_blocks, product_of, stored_load
 from litz.ir.program import Buffer
 from litz.ir.scheduled import ScheduledKernel
 
@@ -38,7 +38,7 @@ class Block(KernelEmitter):
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
-        product, blocking = kernel_product(self.kernel), self.choice.product
+        product, blocking = product_of(self.kernel), self.choice.product
         assert product is not None and blocking is not None
         self.product: Product = product
         self.by = blocking

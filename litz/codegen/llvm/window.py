@@ -24,7 +24,7 @@ from litz.ir.expr import integer, substitute
 from litz.ir.index import ZERO, coefficient, simplify
 from litz.ir.product import stride_of
 from litz.ir.scheduled import ScheduledKernel
-from litz.ir.window import Windows, kernel_windows
+from litz.ir.window import Windows, windows_of
 
 # Taps that are written out one after the other; more run in a loop.
 MOST_TAPS = 9
@@ -59,7 +59,7 @@ class WindowEmitter(KernelEmitter):
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         super().__init__(scheduled, name)
-        windows, sliding = kernel_windows(self.kernel), self.choice.sliding
+        windows, sliding = windows_of(self.kernel), self.choice.sliding
         assert windows is not None and sliding is not None
         self.windows: Windows = windows
         self.by = sliding

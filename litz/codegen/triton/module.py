@@ -17,7 +17,7 @@ from litz.ir.checks import sites_of
 from litz.ir.dtypes import F64, U8
 from litz.ir.expr import Expr, integer, walk
 from litz.ir.index import ONE, to_poly
-from litz.ir.product import kernel_product
+from litz.ir.product import is_gemm
 from litz.ir.program import Buffer, Kernel, Plan, exprs_of, read, written
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.sizes import greatest
@@ -101,7 +101,7 @@ def _rounds(kernel: Kernel) -> bool:
     leave the product as it is: `x * y - x * y` is then what was lost to rounding, and not zero. A
     matrix product is such a sum all along; but where it computes with values that were rounded to
     few bits, LLVM would do so in halves, and leave out that rounding."""
-    if kernel_product(kernel) is None:
+    if not is_gemm(kernel):
         return True
     nodes = (a for n in walk(*exprs_of(kernel)) if n.op != "load" for a in n.args)
     return any(

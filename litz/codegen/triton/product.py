@@ -23,10 +23,10 @@ from litz.ir.expr import Expr, axis, substitute
 from litz.ir.product import (
     SIDES,
     Product,
-    kernel_product,
     matrix_of,
     multiplied,
     multiplied_type,
+    product_of,
     stored_load,
 )
 from litz.ir.program import Kernel
@@ -45,7 +45,7 @@ class ProductEmitter:
 
     def __init__(self, values: Values, kernel: Kernel, tile: Tile, tiling: Tiling) -> None:
         self.values, self.kernel, self.tile, self.tiling = values, kernel, tile, tiling
-        product = kernel_product(kernel)
+        product = product_of(kernel)
         assert product is not None
         self.product: Product = product
         (self.rows,), (self.columns,) = product.rows, product.columns
