@@ -20,6 +20,7 @@ from litz import config as settings
 from litz import requirements as requirements  # checked before what needs it is imported
 from litz.capture import (
     COMPILE_LOCK,
+    bases_of,
     depends_on_data,
     devices_of,
     is_symbolic,
@@ -71,6 +72,10 @@ def litz(
         return lambda *args: run(*_with_memory(args, without_memory))
 
     def compile_one(gm: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Callable[..., Any]:
+        if bases_of(gm, kind) and not depends_on_data(gm):
+            why = "some inputs share memory, whose size is not guarded"
+            notes.by_size.append(BySizes(kind, why))
+            return BySize(gm, kind, config, notes)
         if is_symbolic(gm):
             return _for_all_sizes(gm, kind, config, notes)
         given = parameters_of(gm, inputs, names) if config.freezing else None
@@ -231,7 +236,8 @@ class Variant:
 
 
 class BySize:
-    """A graph with symbolic sizes: compiled once for each combination of sizes it is called with.
+    """A graph with symbolic sizes, or with inputs of any size (`bases_of`): compiled once for each
+    combination of sizes it is called with.
 
     Dynamo traces and guards such a graph once, so a new size costs our stages alone. Where there
     are too many of them, what was not used for the longest makes room for what came twice.
@@ -244,12 +250,13 @@ class BySize:
     ) -> None:
         self._boxed_call = True
         self.module, self.kind, self.config, self.notes = module, kind, config, notes
+        self.bases = bases_of(module, kind)
         self.compiled: dict[tuple[Any, ...], Variant] = {}
         self.came: dict[tuple[Any, ...], None] = {}  # what ran as eager lately, the oldest first
         self.allowance = Allowance(self.MOST)
 
     def __call__(self, args: list[Any]) -> Any:
-        sizes = sizes_of(args)
+        sizes = sizes_of(args, self.bases)
         self.allowance.calls += 1
         found = self.compiled.get(sizes) or self._another(sizes, args)
         found.used = self.allowance.calls

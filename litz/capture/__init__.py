@@ -19,6 +19,7 @@ from litz.capture.beside import called_beside
 from litz.capture.decompositions import decompositions
 from litz.capture.masks import simplify_masks
 from litz.capture.specialize import (
+    bases_of,
     depends_on_data,
     is_symbolic,
     sizes_of,
@@ -73,6 +74,7 @@ __all__ = [
     "is_symbolic",
     "parameters_of",
     "simplify_masks",
+    "bases_of",
     "sizes_of",
     "specialize",
     "through_autograd",

@@ -92,12 +92,10 @@ KEPT_WHOLE = (
     aten.replication_pad3d,
 )
 
-
 # What eager gives of nothing is nothing.
 MAYBE_OF_NOTHING = (aten._softmax.default, aten._log_softmax.default)
 # Eager gives these in the type of their first operand, where torch's decompositions promote.
 IN_FIRST_TYPE = (aten.huber_loss.default, aten.soft_margin_loss.default)
-
 
 IS_OLD = not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax")  # before torch 2.13
 
@@ -107,9 +105,14 @@ def _attention_in_doubles(
     is_causal: bool = False, *, attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> Any:  # fmt: skip
     """An old torch foretells logarithms in float32 where the op gives float64: its gradient would
-    be compiled for other inputs than it gets."""
-    if q.dtype is not torch.float64 or dropout_p:
+    be compiled for other inputs than it gets. The op stays whole, but for them."""
+    if q.dtype is not torch.float64 or dropout_p or _DEPTH.is_whole:
         return NotImplemented
+    op, _DEPTH.is_whole = aten._scaled_dot_product_flash_attention_for_cpu.default, True
+    try:
+        found, _ = op(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+    finally:
+        _DEPTH.is_whole = False
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1]) if q.shape[-1] else math.inf
     score = q @ k.mT * scale
@@ -117,10 +120,7 @@ def _attention_in_doubles(
         score = score + attn_mask
     if is_causal:
         score = score.masked_fill(~torch.ones_like(score, dtype=torch.bool).tril(), -math.inf)
-    total = score.logsumexp(-1)
-    apart = score - total.unsqueeze(-1)
-    weights = torch.where(total.unsqueeze(-1) == -math.inf, 0.0, apart.exp())
-    return weights @ v, total
+    return found, score.logsumexp(-1)
 
 
 def _norm_of_rows(
@@ -455,9 +455,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 class _Depth(threading.local):
-    """How many decompositions are under way in a thread."""
+    """How many decompositions are under way in a thread, and whether one asks for its op whole."""
 
     inside = 0
+    is_whole = False
 
 
 _DEPTH = _Depth()

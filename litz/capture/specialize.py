@@ -22,6 +22,7 @@ from litz.errors import SizeUnknown, UnsupportedOp
 from litz.ir.calls import CHECKS
 from litz.ir.graph import at_path, origin_of
 
+aten = torch.ops.aten
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -79,9 +80,33 @@ def _environments(module: torch.fx.GraphModule) -> Iterator[Any]:
             yield value.fake_mode.shape_env
 
 
-def sizes_of(args: Sequence[Any]) -> tuple[Any, ...]:
-    """What a call is specialised by: its arguments that are numbers."""
-    return tuple(a for a in args if not isinstance(a, torch.Tensor))
+# What a graph does with memory that several of its inputs share.
+WINDOWS = (aten.as_strided.default, aten.as_strided_scatter.default, aten.copy_.default)
+
+
+def bases_of(module: torch.fx.GraphModule, kind: str) -> tuple[int, ...]:
+    """Positions of inputs that torch puts in the place of some that share memory, one of which is
+    written to: all of that memory, read and written through windows. Dynamo guards the windows
+    alone, so the next call may bring more or less of it. A backward may get it from its forward,
+    as it was after a write."""
+    places = [n for n in module.graph.nodes if n.op == "placeholder"]
+    return tuple(k for k, node in enumerate(places) if _is_base(node, kind == "backward"))
+
+
+def _is_base(node: torch.fx.Node, saved: bool) -> bool:
+    value, used = node.meta.get("val"), [user.target for user in node.users]
+    return (
+        isinstance(value, torch.Tensor)
+        and all(isinstance(n, int) for n in value.shape)
+        and (aten.as_strided.default if saved else aten.as_strided_scatter.default) in used
+        and all(u.target in WINDOWS and u.args[0] is node for u in node.users)
+    )
+
+
+def sizes_of(args: Sequence[Any], bases: Sequence[int] = ()) -> tuple[Any, ...]:
+    """What a call is specialised by: its arguments that are numbers, and how `bases` lie."""
+    numbers = (a for a in args if not isinstance(a, torch.Tensor))
+    return (*numbers, *((args[k].shape, args[k].stride()) for k in bases))
 
 
 def specialize(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.GraphModule:

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 import litz
-from litz.capture.decompositions import _attention_in_doubles
+from litz.capture.decompositions import _attention_in_doubles, decompositions
 from tests import draws
+from tests.stages import compiled
 
 aten = torch.ops.aten
 
@@ -72,3 +73,20 @@ def test_attention_in_doubles(shape: tuple[int, ...], causal: bool) -> None:
     expected, _ = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, is_causal=causal)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
     assert total.dtype is torch.float64
+
+
+def test_attention_in_doubles_is_eagers_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the strides of its queries, by one kernel, and with its gradients, as with torch 2.11."""
+    op = aten._scaled_dot_product_flash_attention_for_cpu.default
+    monkeypatch.setitem(decompositions(), op, _attention_in_doubles)
+    given = [torch.randn(2, 7, 3, 8, dtype=torch.float64).transpose(1, 2) for _ in range(3)]
+    attention = F.scaled_dot_product_attention
+    run = compiled(attention)
+    found, expected = run(*given), attention(*given)
+    assert found.stride() == expected.stride() and not run.aten_ops
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    litz.reset()
+    trains = torch.compile(attention, backend="litz", options={"on_error": "raise"})
+    leaves = [t.requires_grad_() for t in given]
+    grads = [torch.autograd.grad(f(*leaves).sin().sum(), leaves) for f in (trains, attention)]
+    torch.testing.assert_close(*grads, rtol=1e-12, atol=1e-12)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -241,6 +242,8 @@ class Case:
         wrong = []
         for name, mine, theirs in zip(self.results, found, self.program(x), strict=True):
             assert mine.dtype is theirs.dtype and mine.shape == theirs.shape, name
+            if "sqrt" in name and x.dtype is torch.float64:  # MKL's, not always the nearest
+                theirs = 1 / torch.from_numpy(np.sqrt(x.cpu().numpy())).to(device)
             apart = ~same_bits(mine, theirs)
             if name.split(", c =")[0] in EITHER_ZERO:
                 apart &= (mine != 0) | (theirs != 0)

@@ -38,6 +38,8 @@ def together(*works: Callable[[], Any]) -> list[Any]:
     gate = threading.Barrier(len(works))
 
     def run(k: int) -> None:
+        # While one thread traces, torch takes the call of another for a part of what is traced.
+        torch._dynamo.config.error_on_nested_fx_trace = False
         try:
             gate.wait()
             results[k] = works[k]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -324,7 +325,8 @@ def test_the_command_says_how_much_it_has_tried(tmp_path: Path) -> None:
     result = command("--seed", "1", "--programs", "3", "--jobs", "2", "--store", str(store))
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("3 programs, ")
-    assert result.stdout.endswith(" s, 0 failed\n")
+    aside = r"(, 1 set aside \(1 as torch's own capture\))?"  # with torch 2.11
+    assert re.search(rf" s, 0 failed{aside}\n$", result.stdout), result.stdout
     assert not store.exists()
 
 

@@ -55,12 +55,14 @@ def agree(function: Callable[..., Any], *inputs: torch.Tensor, close: float = 0)
 
 
 # Of these, digits may differ: eager rounds float16 on the way, or it is a function with a bound.
+# Roots of float64 are the nearest here; eager's are MKL's, which need not be on every processor.
 ROUNDED = {"floor_divide", "pow", "atan2", "hypot"}
 ROUNDED |= {f"pow {p}" for p in (1.5, 0.25, -2, -0.5, 3)}
 
 
 def _close(name: str, dtype: torch.dtype) -> float:
-    return 2 * torch.finfo(dtype).eps if name in ROUNDED else 0
+    root = name == "pow 0.5" and dtype is torch.float64
+    return 2 * torch.finfo(dtype).eps if name in ROUNDED or root else 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

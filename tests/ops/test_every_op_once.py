@@ -17,6 +17,7 @@ import torch
 from litz.optable import load
 from tests.ops.exceptions import EXCEPTIONS, excepted
 from tests.ops.opinfo import check, every_op, name_of, supported_dtypes
+from tests.ops.refused import version
 
 SAMPLES = 2  # as in the sweep, so that both see the same
 
@@ -37,7 +38,8 @@ def test_op(op: Any) -> None:
     if excepted(outcome.op, short) is None:
         assert not outcome.failures, outcome.failures[0]
         found = "unsupported" if outcome.status == "unsupported" else outcome.how
-        assert found == load().how(outcome.op, short), "the op table says otherwise"
+        if load().torch == version():  # others take some ops apart otherwise
+            assert found == load().how(outcome.op, short), "the op table says otherwise"
 
 
 def test_every_exception_names_an_op_and_says_why() -> None:

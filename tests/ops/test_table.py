@@ -16,6 +16,7 @@ from litz.optable.reasons import NO_RULE, reason
 from tests.ops.exceptions import EXCEPTIONS
 from tests.ops.listed import LISTED
 from tests.ops.opinfo import every_op, name_of, supported_dtypes
+from tests.ops.refused import version
 from tests.ops.results import Result
 from tests.ops.table import core, exceptions, ops, ruled, write_table
 
@@ -43,8 +44,8 @@ def test_a_rule_that_vanished_is_missed(monkeypatch: pytest.MonkeyPatch) -> None
     assert core()["erf"] == "ATen" != load().core["erf"]
 
 
+@pytest.mark.skipif(load().torch != version(), reason="the table is of another torch")
 def test_core_ops_are_as_this_version_has_them() -> None:
-    """The table is written for one version of torch, which others need not equal."""
     assert load().core == core()
 
 
@@ -53,7 +54,8 @@ def test_every_op_of_the_database_has_a_row_in_every_dtype() -> None:
     names = {(name_of(op), str(d).removeprefix("torch.")) for op in every_op()
              for d in supported_dtypes(op)}  # fmt: skip
     assert names - shown <= set(EXCEPTIONS)
-    assert shown <= names
+    if load().torch == version():  # another has fewer ops, and kernels for fewer types
+        assert shown <= names
 
 
 def test_no_op_failed_that_has_no_exception() -> None:

@@ -277,7 +277,9 @@ def _new_thread() -> None:
         graph, device = _graph(function, X)
         for _ in range(4):
             device.entered = False
-            torch.testing.assert_close(graph([X])[0], function(X))
+            wide = function(X.double())
+            found, eager = ((y - wide).abs().max() for y in (graph([X])[0], function(X)))
+            assert found <= 2 * eager + torch.finfo(X.dtype).eps * wide.abs().max()
             assert device.entered
 
 

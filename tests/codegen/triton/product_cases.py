@@ -157,7 +157,8 @@ CASES: dict[str, Case] = {
        for form in ("TILES", "DESCRIPTORS", "PERSISTENT")},
     "scaled e4m3 by e5m2": _scaled(E4M3, E5M2, "TILES", out=torch.float32),
     "scaled e5m2 by e4m3": _scaled(E5M2, E4M3, "DESCRIPTORS", out=torch.float16),
-    "scaled by rows and columns": _scaled(E4M3, E4M3, "TILES", scales=SCALES),
+    **({"scaled by rows and columns": _scaled(E4M3, E4M3, "TILES", scales=SCALES)}
+       if torch.__version__ >= "2.13" else {}),  # eager has no such scales before, on a CPU
     "scaled in slices": Case(
         lambda x, w, a, b: torch._scaled_mm(x, w.t(), a, b, out_dtype=torch.bfloat16),
         (drawn(0, 48, 96, dtype=E4M3), drawn(1, 80, 96, dtype=E4M3), *ONE_SCALE),
@@ -211,7 +212,9 @@ CASES |= {
     "int8, other operand copied": Case(
         _int8, (X, I8, S), _choice("PERSISTENT", prologue=True), ("left",), loose=EPILOGUE
     ),
-    "int8, f32": Case(_int8, (X.float(), I8, S.float()), _choice("TILES", step=16, prologue=True)),
+    "int8, f32": Case(
+        _int8, (X.float(), I8, S.float()), _choice("TILES", step=16, prologue=True), loose=1e-4
+    ),  # of sums up to 200, some of which are near zero
     "int8, f16": Case(_int8, (X.half(), I8, S.half()), INSIDE, loose=EPILOGUE),
     "int8 in groups": Case(_int8_in_groups, (X, I8.t().contiguous(), G), INSIDE, loose=EPILOGUE),
     "int4": Case(_int4, (X, U8, G), INSIDE, loose=EPILOGUE),
