@@ -42,7 +42,8 @@ from litz.ir.checks import Site
 from litz.ir.expr import Expr
 from litz.ir.index import ONE
 from litz.ir.lines import Mistake
-from litz.ir.parse import Reader, expr_of, known, name_of, operand, site_of, tree_of
+from litz.ir.parse import Reader
+from litz.ir.parse_expr import expr_of, known, name_of, operand, site_of, tree_of
 from litz.ir.program import Buffer, Decision, Extern, Origin, Output, Slot
 
 
