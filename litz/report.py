@@ -14,10 +14,10 @@ from typing import Any
 
 from litz.autotune import Tuning
 from litz.config import Config
-from litz.ir.program import Decision, Extern, Kernel, Plan, buffer_bytes, read, written
-from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
-from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
+from litz.ir.program import HOST, Decision, Extern, Kernel, Plan, buffer_bytes, read, written
+from litz.ir.scheduled import ScheduledKernel
 from litz.runtime import ON_THE_CPU, policy_of
+from litz.target import Target
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class Report:
     """One compiled graph."""
 
     kind: str
+    target: Target
     plan: Plan
-    scheduled: tuple[ScheduledKernel[Choice | Tiling], ...]
-    source: Source | DeviceSource
-    binary: Binary | DeviceBinary
+    scheduled: tuple[ScheduledKernel[Any], ...]
+    source: Any  # of the target's own types
+    binary: Any
     config: Config
     seconds: dict[str, float]
     tuning: Tuning = field(default_factory=Tuning)
@@ -69,13 +70,13 @@ class Report:
         if not (flags.cudagraphs or flags.require_cudagraphs):
             return ()
         reasons = [ON_THE_CPU]
-        if isinstance(self.source, DeviceSource):
+        if self.target.records:
             reasons = policy_of(self.plan.graph, self._device(), self.config).reasons
         where = f"{self.kind} graph"
         return tuple(Decision("refused", "triton.cudagraphs", where, r) for r in reasons)
 
     def _device(self) -> str:
-        return next((b.device for b in self.plan.outside if b.device != "cpu"), "cpu")
+        return next((b.device for b in self.plan.outside if not b.on_host), HOST)
 
     @property
     def aten_ops(self) -> Counter[str]:
@@ -113,20 +114,11 @@ def _indented(text: str) -> list[str]:
     return [f"    {line}" for line in text.splitlines()]
 
 
-def _how(choice: Choice | Tiling) -> str:
-    if isinstance(choice, Tiling):
-        return (
-            f"tiles of {' x '.join(map(str, (*choice.blocks, choice.row)))}, {choice.warps} warps"
-        )
-    how = f"{choice.lanes} lanes" + (" of the outer axis" if choice.vector is not None else "")
-    return how + (", transposed in registers" if choice.across is not None else "")
-
-
 def _kernel_line(
-    kernel: Kernel, scheduled: ScheduledKernel[Choice | Tiling], functions: tuple[str, ...] = ()
+    kernel: Kernel, scheduled: ScheduledKernel[Any], functions: tuple[str, ...] = ()
 ) -> str:
     axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
-    how = _how(scheduled.choice)
+    how = scheduled.choice.how
     served = list(dict.fromkeys(o.line for o in kernel.origins if o.line))
     where = f"  for {', '.join(served[:3])}" + (" ..." if len(served) > 3 else "") if served else ""
     sides = f"reads {len(read(kernel))}, writes {len(written(kernel))}"
@@ -135,13 +127,11 @@ def _kernel_line(
     return "\n".join([line, *(_variant_lines(scheduled, functions) if len(functions) > 1 else ())])
 
 
-def _variant_lines(
-    scheduled: ScheduledKernel[Choice | Tiling], functions: tuple[str, ...]
-) -> Iterator[str]:
+def _variant_lines(scheduled: ScheduledKernel[Any], functions: tuple[str, ...]) -> Iterator[str]:
     """What of multi_kernel_hints a kernel runs, and from when on."""
     for variant, function in zip(scheduled.variants, functions, strict=True):
         when = f"from {scheduled.measure} = {variant.begins}"
-        yield f"    {when}: {function}, {_how(variant.scheduled.choice)} (multi_kernel_hints)"
+        yield f"    {when}: {function}, {variant.scheduled.choice.how} (multi_kernel_hints)"
 
 
 @dataclass

@@ -20,18 +20,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from litz.build import build_launcher
+from litz.build import build_launcher, load_launcher
 from litz.build.triton import _cubin, _job, worker_count
 from litz.build.workers import WORKERS
-from litz.codegen import emit
 from litz.config import snapshot
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.source import DeviceBinary, DeviceSource
-from litz.runtime import link
+from litz.ir.source import DeviceBinary, DeviceObject, DeviceSource
 from litz.schedule.tile import candidates, neighbours
 from litz.target import Target, target_for
 from litz.trace import Trace
 from tests.stages import Stages, staged, through_aot
+from tests.toolchain import emit, link
 
 BUDGET = 110.0  # seconds
 MOST_CANDIDATES = 14
@@ -179,7 +178,8 @@ def build_all(rows: list[Row], target: Target) -> None:
     for row in rows:
         for v in row.variants:
             made = {k.name: cubins[k.text, k.warps, k.stages] for k in v.source.kernels}
-            binary = DeviceBinary(made, build_launcher(v.source, snapshot({}), Trace()))
+            code = DeviceObject(made, build_launcher(v.source, snapshot({}), Trace()))
+            binary = load_launcher(v.source, code)
             v.call = _linked(v, binary, target)
 
 

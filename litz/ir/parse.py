@@ -38,6 +38,7 @@ from litz.ir.index import ZERO, product
 from litz.ir.lines import BUFFER, COMBINED, EXTERN, SIZE, WORD, Mistake, match, without_comment
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import (
+    HOST,
     Binding,
     Buffer,
     Extern,
@@ -188,7 +189,7 @@ class _Reader:
         if found["strides"] is not None:
             strides = _exprs(found["strides"], Scope(self.sizes))
         name = _name(_python(found["name"]))
-        buffer = Buffer(name, dtype, shape, strides, found["device"] or "cpu")
+        buffer = Buffer(name, dtype, shape, strides, found["device"] or HOST)
         self.scope.buffers[name] = buffer
         return buffer
 

@@ -6,7 +6,7 @@ In: constructors. Out: frozen values that `codegen` hands to `build` and `build`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from litz.ir.checks import Site
 from litz.ir.expr import Expr
@@ -96,6 +96,9 @@ class DeviceSource:
     counters: frozenset[str] = frozenset()
     computed: dict[str, Expr] = field(default_factory=dict)  # table entries that follow from sizes
     sites: tuple[Site, ...] = ()  # of the checks in all of them
+    # Nothing is made of parameters and held; what a check found is raised by a later call.
+    preparation: ClassVar[None] = None
+    may_fail: ClassVar[frozenset[int]] = frozenset()
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -110,6 +113,14 @@ class Cubin:
     code: bytes
     shared: int
     warps: int
+
+
+@dataclass(frozen=True)
+class DeviceObject:
+    """The kernels by name, and an object of the native functions that launch them."""
+
+    cubins: dict[str, Cubin]
+    launcher: bytes
 
 
 @dataclass(frozen=True)

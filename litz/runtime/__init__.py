@@ -21,22 +21,26 @@ from litz.runtime.device_graph import DeviceGraph
 from litz.runtime.graph import CompiledGraph
 from litz.runtime.graph_policy import ON_THE_CPU, for_size, policy_of, require
 from litz.runtime.parts import in_parts
-from litz.target import Target
+from litz.target import CpuTarget, GpuTarget
 from litz.trace import stage
 
 
 @stage("link", "a callable")
-def link(
-    plan: Plan, source: Source | DeviceSource, binary: Binary | DeviceBinary,
-    constants: dict[str, torch.Tensor], config: Config, target: Target | None = None,
-    frozen: Mapping[str, NamedTensor] | None = None,
-) -> CompiledGraph | DeviceGraph:  # fmt: skip
+def link_host(
+    plan: Plan, source: Source, binary: Binary, constants: dict[str, torch.Tensor], config: Config,
+    target: CpuTarget | None = None, frozen: Mapping[str, NamedTensor] | None = None,
+) -> CompiledGraph:  # fmt: skip
     """Settle what is known beforehand, so that a call does the rest line by line."""
-    if isinstance(source, Source):
-        assert isinstance(binary, Binary)
-        require(None, config)
-        return CompiledGraph(plan, source, binary, constants, config, frozen)
-    assert isinstance(binary, DeviceBinary) and target is not None
+    require(None, config)
+    return CompiledGraph(plan, source, binary, constants, config, frozen)
+
+
+@stage("link", "a callable")
+def link_device(
+    plan: Plan, source: DeviceSource, binary: DeviceBinary, constants: dict[str, torch.Tensor],
+    config: Config, target: GpuTarget, frozen: Mapping[str, NamedTensor] | None = None,
+) -> DeviceGraph:  # fmt: skip
+    """The same for a GPU, whose calls may be recorded."""
     device = Cuda(torch.device(target.device).index or 0)
     graph = DeviceGraph(plan, source, binary, constants, device, config)
     require(graph.policy, config)
@@ -54,4 +58,7 @@ def recorded(graph: DeviceGraph, constants: dict[str, torch.Tensor]) -> None:
     graph.call = alone(replay, graph.call, device.stream, device.is_recording)
 
 
-__all__ = ["ON_THE_CPU", "CompiledGraph", "DeviceGraph", "for_size", "link", "policy_of"]
+__all__ = [
+    "ON_THE_CPU", "CompiledGraph", "DeviceGraph", "for_size", "link_device", "link_host",
+    "policy_of",
+]  # fmt: skip

@@ -144,8 +144,7 @@ class Entry(Wording):
             else:
                 given = "".join(f"{self.local[b.name]}, " for b in self.plan.sources)
                 self.lines.append(f"held = refresh(space, ({given}))")
-                first = source.preparation if isinstance(source := self.source, Source) else None
-                self._raise_noted(first)
+                self._raise_noted(self.source.preparation)
                 if self.held.questions:
                     inputs = ", ".join(name for _, name in self._named_inputs())
                     self.lines.append(f"if held is None: return unfolded([{inputs}])")
@@ -309,8 +308,7 @@ class Entry(Wording):
 
     def _raise_noted(self, segment: Segment | None) -> None:
         """Raise what a kernel of a segment noted, if one may have."""
-        may_fail = self.source.may_fail if isinstance(self.source, Source) else frozenset()
-        if segment is not None and may_fail.intersection(segment.kernels):
+        if segment is not None and self.source.may_fail.intersection(segment.kernels):
             self.lines.append("if space.error.value: fail(space)")
 
     def _inherit(self, position: int) -> None:
@@ -447,7 +445,6 @@ def resize_text(entry: Entry) -> str:
     """The function that fits a workspace to sizes: what of the table follows from them, the regions
     of the arena, the windows on it."""
     plan, source = entry.plan, entry.source
-    assert isinstance(source, Source)
     lines = [
         "space.sizes = None",  # until all of it fits
         f"{''.join(f'{local_name(s)}, ' for s in entry.symbols)} = sizes",

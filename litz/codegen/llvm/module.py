@@ -32,16 +32,16 @@ from litz.ir.program import Plan, exprs_of
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
 from litz.ir.verify import verify_emitted
-from litz.target import Target
+from litz.target import CpuTarget
 
 
-def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> Source:
+def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: CpuTarget) -> Source:
     """One function for each kernel that differs from all before it."""
     functions = _Functions()
     launches = [_launched(kernel, functions) for kernel in kernels]
     ways = tuple(tuple(way.function for way in each) for each in launches)
     names = tuple(each[0] for each in ways)
-    library, needed = math.definitions(sorted(functions.wanted), target.features)
+    library, needed = math.definitions(sorted(functions.wanted), target)
     bits = target.vector_bytes * 8
     attributes = (
         f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '
@@ -89,7 +89,7 @@ class _Functions:
         self.may_fail: set[str] = set()  # those with checks
 
     def name(self, scheduled: ScheduledKernel) -> str:
-        key = structure(scheduled)
+        key = scheduled.structure
         if key not in self.known:
             emitter = emitter_of(scheduled)(scheduled, NAME)
             text = emitter.emit()
@@ -113,12 +113,6 @@ def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
     if scheduled.choice.sliding is not None:
         return WindowEmitter
     return ColumnEmitter if scheduled.choice.by_rows else KernelEmitter
-
-
-def structure(scheduled: ScheduledKernel) -> object:
-    """What a kernel's code depends on: everything but its name, origins and real buffers."""
-    kernel = scheduled.kernel
-    return (kernel.outer, kernel.phases, kernel.scratch, scheduled.choice)
 
 
 def _identifier(name: str) -> str:

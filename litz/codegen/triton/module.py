@@ -37,7 +37,7 @@ def emit_kernels(
     made: dict[object, DeviceKernel] = {}
     names: list[str] = []
     for kernel in scheduled:
-        key = (kernel.kernel.outer, kernel.kernel.phases, kernel.kernel.scratch, kernel.choice)
+        key = kernel.structure
         if key not in made:
             words = _nodes(kernel.kernel) if nodes else _identifier(kernel.kernel.name)
             named = emit_kernel(kernel, f"litz_{len(made)}_{words}" if unique else PLAIN)
