@@ -45,9 +45,11 @@ from litz.ir.graph import NamedTensor
 from litz.lower import GUARDS
 from litz.passes import partition
 from litz.report import BySizes, Explanation, Fallback, unread
-from litz.runtime import CompiledGraph, DeviceGraph, for_size
+from litz.runtime import for_size
 from litz.runtime.memory import watched
 from litz.runtime.modes import apart, function_modes, without_modes
+from litz.target import target_for
+from litz.toolchain import LinkedGraph
 from litz.trace import Trace
 
 
@@ -122,7 +124,7 @@ def _compiled_or_eager(
         return _eager(module)
     notes.graphs.append(report)
     _provide_unfolded(compiled, partial(_compiled_or_eager, module, kind), config, notes)
-    frozen = compiled.frozen if isinstance(compiled, CompiledGraph) else None
+    frozen = compiled.frozen
     if parameters and frozen is not None and not frozen.discards:
         frozen.elsewhere = others or ByParameters(module, kind, config, notes, parameters)
     return compiled.call
@@ -136,7 +138,7 @@ def _for_all_sizes(
     by_data = depends_on_data(module)
     try:
         recorded = config.triton.cudagraphs or config.triton.require_cudagraphs
-        if recorded and not by_data and any(d.type != "cpu" for d in devices_of(module)):
+        if recorded and not by_data and target_for(devices_of(module), config).records:
             raise SizeUnknown("of any tensor", "each size is a CUDA graph of its own")
         with COMPILE_LOCK, without_guards(module):
             compiled, report = compile_graph(module, kind, config)
@@ -155,12 +157,12 @@ def _for_all_sizes(
 
 
 def _provide_unfolded(
-    compiled: CompiledGraph | DeviceGraph, compile: Callable[..., Callable[..., Any]],
+    compiled: LinkedGraph, compile: Callable[..., Callable[..., Any]],
     config: Config, notes: Explanation,
 ) -> None:  # fmt: skip
     """For parameters that may not be folded into each other: the same graph without folds, compiled
     when a call first needs it."""
-    if not isinstance(compiled, CompiledGraph) or not compiled.asks:
+    if not compiled.asks:
         return
     plain = replace(config, cpp=replace(config.cpp, fold_channel_factors=False))
     made: list[Callable[..., Any]] = []

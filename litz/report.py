@@ -16,9 +16,9 @@ from litz.config import Config
 from litz.errors import InternalError
 from litz.ir.call_plan import CallPlan, KernelCall
 from litz.ir.program import Decision, Extern, Plan, buffer_bytes
-from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
-from litz.ir.source import Binary, DeviceBinary, DeviceSource, Source
+from litz.ir.scheduled import ScheduledKernel
 from litz.runtime import ON_THE_CPU
+from litz.target import Target
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,11 @@ class BySizes:
 class Stages:
     """What the later stages made of a graph."""
 
+    target: Target
     plan: Plan
-    scheduled: tuple[ScheduledKernel[Choice | Tiling], ...]
-    source: Source | DeviceSource
-    binary: Binary | DeviceBinary
+    scheduled: tuple[ScheduledKernel[Any], ...]
+    source: Any  # of the target's own types
+    binary: Any
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,11 @@ class Report:
         return self.made.plan
 
     @property
-    def scheduled(self) -> tuple[ScheduledKernel[Choice | Tiling], ...]:
+    def scheduled(self) -> tuple[ScheduledKernel[Any], ...]:
         return self.made.scheduled
 
     @property
-    def source(self) -> Source | DeviceSource:
+    def source(self) -> Any:
         return self.made.source
 
     @property

@@ -34,8 +34,8 @@ from litz.passes.verify import check_values
 from litz.plan import plan
 from litz.report import Report
 from litz.runtime import CompiledGraph
-from litz.schedule import schedule
 from litz.target import Target, host
+from tests.toolchain import schedule
 
 Function = Callable[..., Any]
 NARROW = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)

@@ -33,27 +33,36 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "tests/codegen/triton/cases.py:_interpreter",
     ): "Triton decides at import whether it interprets: the names of cases are read without it",
     ("banned import", "litz/bench/candidates.py"): "a benchmark: what it times must be told",
+    ("device test", "litz/passes/verify.py"): "a text that leaves the usual device out",
+    ("device test", "litz/runtime/cuda.py"): "the GPU's own file: what it has to move there",
     ("local import", "litz/cli.py:fuzz"): "needs torch, whose absence other commands report",
 }
 
 # What a package may import of Litz, itself aside.
 STAGES = ["capture", "passes", "lower", "fuse", "plan", "schedule", "codegen", "call", "build"]
 STAGES += ["runtime"]
-SHARED = {"ir", "rewrite", "target", "config", "errors", "trace"}
+SHARED = {"ir", "rewrite", "target", "isa", "config", "errors", "trace"}
 LAW: dict[str, set[str]] = {
     **dict.fromkeys(STAGES, SHARED),
     "errors": {"ir"},  # the type of a fact, for signatures alone
     "ir": {"errors"},
     "config": {"errors"},
-    "target": {"errors", "config"},
+    "target": {"errors", "config", "ir", "isa"},
+    "isa": set(),
+    "toolchain": {"ir", "target", "config", "trace"},
     "rewrite": {"ir", "errors"},
     "trace": {"ir", "errors", "progress"},
     "progress": set(),
     "requirements": {"errors"},
     "optable": set(),  # data, read without torch
 }
-SEE_ALL = {"__init__", "__main__", "compiler", "backend", "autotune", "cli", "explain", "report"}
+SEE_ALL = {"__init__", "__main__", "compiler", "targets", "backend", "autotune", "cli", "report"}
 SEE_ALL |= {"api", "bench", "demo", "fuzz", "registration"}
+
+# The files that may tell one device, or one target, from another; all others ask what it can do.
+KNOW_DEVICES = {"litz/target.py", "litz/targets.py", "litz/ir/program.py"}
+OF_ONE_TARGET = {"CpuTarget", "GpuTarget", "Source", "DeviceSource", "Binary", "DeviceBinary"}
+OF_ONE_TARGET |= {"CompiledGraph", "DeviceGraph"}
 
 OPTIONAL = {"triton", "transformers", "torch._inductor"}  # may be absent; the last only in tests
 BANNED_IMPORTS = {"torch._inductor", "pickle", "cloudpickle", "dill", "shelve"}
@@ -299,6 +308,35 @@ def recognised_again() -> Iterator[Breach]:
                     yield Breach("recognised again", source.name, node.lineno, name)
 
 
+def device_tests() -> Iterator[Breach]:
+    """Whoever asks which target it is would have to be changed for the next one."""
+    for source in package():
+        if source.room in TOOLS or source.name in KNOW_DEVICES:
+            continue
+        for node in nodes_of(source):
+            if isinstance(node, ast.expr) and _tells_devices(node):
+                yield Breach("device test", source.name, node.lineno, ast.unparse(node))
+
+
+def _tells_devices(node: ast.expr) -> bool:
+    if isinstance(node, ast.Compare):
+        return any(_names_device(side) for side in (node.left, *node.comparators))
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("is_cuda", "is_cpu") or ast.unparse(node).endswith("target.kind")
+    if not isinstance(node, ast.Call):
+        return False
+    called, args = ast.unparse(node.func), node.args
+    if called == "isinstance":
+        return bool({n.id for n in ast.walk(args[1]) if isinstance(n, ast.Name)} & OF_ONE_TARGET)
+    return called.endswith(".startswith") and _names_device(args[0])
+
+
+def _names_device(side: ast.expr) -> bool:
+    if isinstance(side, ast.Constant) and isinstance(side.value, str):
+        return side.value.partition(":")[0] in ("cpu", "cuda")
+    return isinstance(side, ast.Name) and side.id == "HOST"
+
+
 RULES: list[Callable[[], Iterator[Breach]]] = [
     too_long,
     too_wide,
@@ -313,6 +351,7 @@ RULES: list[Callable[[], Iterator[Breach]]] = [
     unplaced_tensors,
     own_seeds,
     recognised_again,
+    device_tests,
 ]
 
 
@@ -348,6 +387,8 @@ def test_no_module_imports_itself_through_others() -> None:
 
 SINS = """
 torch.zeros(3, dtype=torch.uint8)
+x.device.type != "cpu" or x.is_cuda or target.kind
+name.startswith("cuda") or isinstance(made, DeviceSource)
 import pickle
 from litz.lower import lower
 from litz.ir.recognise import recognised
@@ -380,6 +421,7 @@ def test_every_rule_finds_what_breaks_it(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["import_law"] == ["imports litz.lower.lower", "a relative import"]
     assert found["banned_imports"] == ["pickle", "torch._inductor"]
     assert found["local_imports"] == ["os"]
+    assert len(found["device_tests"]) == 5
     assert found["too_deep"] == ["5 blocks deep"]
 
 

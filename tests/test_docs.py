@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,8 @@ from litz.lower.registry import RULES
 from litz.optable import load
 from litz.optable.page import page
 from litz.passes import PASSES
+from litz.target import DEVICES
+from litz.targets import TOOLCHAINS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -92,8 +95,8 @@ def executed(path: Path) -> list[Printed]:
 
 @contextlib.contextmanager
 def kept_tables() -> Iterator[None]:
-    """The documents add an op and a pass; nothing of that outlives them."""
-    tables: list[dict[str, object]] = [OPS, SPELLING, RULES]  # type: ignore[list-item]
+    """The documents add an op, a pass and a target; nothing of that outlives them."""
+    tables: list[dict[Any, Any]] = [OPS, SPELLING, RULES, DEVICES, TOOLCHAINS]
     before, passes = [dict(table) for table in tables], list(PASSES)
     torch._dynamo.reset()
     try:

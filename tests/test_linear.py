@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from litz.codegen import emit
 from litz.config import Config
 from litz.ir.verify import verify
 from litz.target import host
 from tests.stages import staged, through_aot
+from tests.toolchain import emit
 
 X = torch.randn(8, 40)
 FEW, MANY = 500, 2000

@@ -20,19 +20,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from litz.build import build_launcher
+from litz.build import build_launcher, load_launcher
 from litz.build.triton import _cubin, _job, worker_count
 from litz.build.workers import WORKERS
 from litz.call import plan_call
-from litz.codegen import drive, emit
 from litz.config import snapshot
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.source import Cubin, DeviceBinary, DeviceSource
-from litz.runtime import link
+from litz.ir.source import Cubin, DeviceObject, DeviceSource
 from litz.schedule.tile import candidates, neighbours
 from litz.target import Target, target_for
 from litz.trace import Trace
 from tests.stages import Stages, staged, through_aot
+from tests.toolchain import drive, emit, link
 
 BUDGET = 110.0  # seconds
 MOST_CANDIDATES = 14
@@ -187,9 +186,8 @@ def _linked(variant: Variant, cubins: dict[str, Cubin], target: Target) -> Calla
     plan, constants, config = variant.made.plan, variant.made.graph.constants, snapshot({})
     call = plan_call(plan, variant.source, constants, config, target)
     source = drive(variant.source, call, target)
-    assert isinstance(source, DeviceSource)
-    binary = DeviceBinary(cubins, build_launcher(source, config, Trace()))
-    graph = link(call, binary, constants, config)
+    code = DeviceObject(cubins, build_launcher(source, config, Trace()))
+    graph = link(call, load_launcher(source, code), constants, config, target)
     return lambda *inputs: graph.call(list(inputs))
 
 

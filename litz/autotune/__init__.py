@@ -21,25 +21,28 @@ from litz.config import Config
 from litz.ir.graph import Graph
 from litz.ir.program import Decision
 from litz.target import Target
+from litz.toolchain import Toolchain
 from litz.trace import Trace, stage
 
 
 @stage("autotune", "ways to compute kernels, timed")
-def tune(graph: Graph, target: Target, config: Config, trace: Trace) -> Tuning:
+def tune(graph: Graph, target: Target, tools: Toolchain, config: Config, trace: Trace) -> Tuning:
     """Time what the flags ask for."""
     products = config.max_autotune or config.max_autotune_gemm
     loops = config.max_autotune or config.max_autotune_pointwise or config.coordinate_descent_tuning
-    loops |= config.triton.autotune_at_compile_time and target.kind != "cpu"
+    loops |= tools.tuning is not None and tools.tuning.always(config)
     if not products and not loops:
         return Tuning()
-    reason = _reason_not_to(graph, config)
+    reason = _reason_not_to(graph, tools, config)
     if reason is not None:
         refused = Decision("unmet", "max_autotune", f"{graph.kind} graph", reason)
         return Tuning(decisions=(refused,))
-    return Tuner(graph, target, config, trace).tuning(products, loops)
+    return Tuner(graph, target, tools, config, trace).tuning(products, loops)
 
 
-def _reason_not_to(graph: Graph, config: Config) -> str | None:
+def _reason_not_to(graph: Graph, tools: Toolchain, config: Config) -> str | None:
+    if tools.tuning is None:
+        return "nothing is timed on this target"
     if config.deterministic:
         return "no timing may decide about code (deterministic)"
     if any(not isinstance(n, int) for node in graph.nodes for n in _numbers(node)):

@@ -20,7 +20,7 @@ from litz.autotune.peak import Peak
 from litz.autotune.regions import Size
 from litz.ir.choices import ProductChoice
 from litz.ir.graph import Graph
-from litz.target import Target
+from litz.target import CpuTarget
 
 # Sums that must be under way for the pipes to be full: latency times pipes.
 SUMS_UNDER_WAY = 8
@@ -53,7 +53,7 @@ def _seconds(call: object) -> float:
     return time.perf_counter() - start
 
 
-def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine) -> float:
+def estimate(size: Size, choice: ProductChoice, target: CpuTarget, machine: Machine) -> float:
     """Seconds of one product."""
     peak = machine.flops * 4 / max(size.bytes, 4)  # half types are widened to float32
     memory = _bytes(size) / machine.bandwidth
@@ -84,7 +84,7 @@ def _flops(node: Node) -> float:
     return 0.0
 
 
-def roofline(size: Size, target: Target, machine: Machine) -> float:
+def roofline(size: Size, target: CpuTarget, machine: Machine) -> float:
     """Seconds that no choice is below, as far as the peaks tell: all its multiply-adds, or all its
     bytes if no cache holds them. For narrow types there may be instructions that do more."""
     if size.bytes < 4:
@@ -104,7 +104,7 @@ def _together(computing: float, moving: float) -> float:
     return max(computing, moving) + 0.2 * min(computing, moving)
 
 
-def _in_blocks(size: Size, choice: ProductChoice, target: Target) -> float:
+def _in_blocks(size: Size, choice: ProductChoice, target: CpuTarget) -> float:
     """Flops as blocks of registers do them: with columns that no one needs, steps that wait for
     loads or for the sums before, and threads that wait for others."""
     lanes = target.vector_bytes // max(size.bytes, 4)

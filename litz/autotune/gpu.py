@@ -16,7 +16,7 @@ from litz.autotune.cost import Machine
 from litz.autotune.regions import Size
 from litz.config import Config
 from litz.ir.choices import ProductChoice
-from litz.target import Target
+from litz.target import GpuTarget
 
 # Rows, columns, points of the sum a step (of two bytes each), warps. Sixteen rows are the fewest
 # that tensor cores take.
@@ -65,13 +65,15 @@ class Fit:
     resident: int
 
 
-def machine_of(target: Target) -> Machine:
+def machine_of(target: GpuTarget) -> Machine:
     """The peaks of a GPU, by its generation."""
     rate, clock, bandwidth = _generation(target)
     return Machine(rate * clock * target.threads, bandwidth)
 
 
-def candidates(size: Size, target: Target, config: Config, machine: Machine) -> list[ProductChoice]:
+def candidates(
+    size: Size, target: GpuTarget, config: Config, machine: Machine
+) -> list[ProductChoice]:
     """What to time, besides the rule's own choice."""
     named = {"CPP": "LITZ", "TRITON": "LITZ"}
     convolves, multiplies = config.max_autotune_conv_backends, config.max_autotune_gemm_backends
@@ -96,7 +98,7 @@ def candidates(size: Size, target: Target, config: Config, machine: Machine) -> 
 
 
 def _short(
-    size: Size, ordered: list[ProductChoice], target: Target, machine: Machine
+    size: Size, ordered: list[ProductChoice], target: GpuTarget, machine: Machine
 ) -> list[ProductChoice]:
     """The likeliest, of each tile its two best forms."""
     if not ordered:
@@ -108,7 +110,7 @@ def _short(
     return [c for c in near if c in threads or c in copied]
 
 
-def tiles(size: Size, target: Target) -> list[ProductChoice]:
+def tiles(size: Size, target: GpuTarget) -> list[ProductChoice]:
     """All tiles that fit, in all forms, and with the sum in slices where tiles are few."""
     found = []
     for height, width, step, warps in TILES:
@@ -127,7 +129,7 @@ def tiles(size: Size, target: Target) -> list[ProductChoice]:
     return [replace(choice, stages=fit.stages) for choice, fit in fits if fit is not None]
 
 
-def beside(size: Size, choice: ProductChoice, target: Target) -> list[ProductChoice]:
+def beside(size: Size, choice: ProductChoice, target: GpuTarget) -> list[ProductChoice]:
     """One field twice or half as large, or one stage more or fewer."""
     if choice.form is None:
         return []
@@ -197,18 +199,18 @@ def _count(size: Size, choice: ProductChoice) -> int:
     return size.batches * down * across
 
 
-def _slices(size: Size, choice: ProductChoice, target: Target) -> list[int]:
+def _slices(size: Size, choice: ProductChoice, target: GpuTarget) -> list[int]:
     """Slices that give multiprocessors which would have nothing to do a part of the sum."""
     if size.batches > 1 or _count(size, choice) * 2 > target.threads:
         return []
     return [n for n in SLICES if size.depth % n == 0 and size.depth // n >= SHORTEST_SLICE]
 
 
-def _takes_turns(size: Size, choice: ProductChoice, target: Target) -> bool:
+def _takes_turns(size: Size, choice: ProductChoice, target: GpuTarget) -> bool:
     return _count(size, choice) * (choice.slices or 1) > target.threads
 
 
-def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine) -> float:
+def estimate(size: Size, choice: ProductChoice, target: GpuTarget, machine: Machine) -> float:
     """Seconds of one product."""
     peak = machine.flops * 2 / size.bytes
     read = size.bytes * size.batches * (size.rows + size.columns) * size.depth
@@ -239,6 +241,6 @@ def estimate(size: Size, choice: ProductChoice, target: Target, machine: Machine
     return LAUNCH + max(rounds * one, memory) + ends + extra + apart
 
 
-def _generation(target: Target) -> tuple[int, float, float]:
+def _generation(target: GpuTarget) -> tuple[int, float, float]:
     number = int(target.name.removeprefix("sm_")) // 10
     return GENERATIONS[max((g for g in GENERATIONS if g <= number), default=8)]

@@ -11,7 +11,7 @@ import ctypes
 from concurrent.futures import ThreadPoolExecutor
 
 from litz.build.llvm import compile_object, load_object
-from litz.target import Target, host
+from litz.target import CpuTarget, host
 from litz.trace import Trace
 
 NAME = "litz_peak"
@@ -19,7 +19,7 @@ SUMS = 12  # latency 4 times two pipes, and some more: fewer than any machine ha
 TURNS = 1_000_000  # milliseconds: the start of a thread must not count
 
 
-def peak_text(target: Target) -> str:
+def peak_text(target: CpuTarget) -> str:
     """`float @litz_peak(i64 turns)`: sums of x * y, all of them given out so that none is left."""
     lanes = target.vector_bytes // 4
     vector = f"<{lanes} x float>"

@@ -14,7 +14,7 @@ from litz.autotune.cost import Machine, estimate
 from litz.autotune.regions import Size
 from litz.config import Config
 from litz.ir.choices import ProductChoice
-from litz.target import Target
+from litz.target import CpuTarget
 
 # Choices of ours that are timed, if not all are.
 SHORT_LIST = 6
@@ -32,7 +32,9 @@ def backends(config: Config) -> frozenset[str]:
     return frozenset(named.get(b, b) for b in config.max_autotune_gemm_backends.split(","))
 
 
-def candidates(size: Size, target: Target, config: Config, machine: Machine) -> list[ProductChoice]:
+def candidates(
+    size: Size, target: CpuTarget, config: Config, machine: Machine
+) -> list[ProductChoice]:
     """What to time, besides the rule's own choice."""
     allowed = backends(config)
     ours = blocks(size, target) if "LITZ" in allowed else []
@@ -75,7 +77,7 @@ def _of_each_kind(ordered: list[ProductChoice]) -> list[ProductChoice]:
     return found
 
 
-def blocks(size: Size, target: Target) -> list[ProductChoice]:
+def blocks(size: Size, target: CpuTarget) -> list[ProductChoice]:
     """Ours: rows and vectors of a block, rows of a task, slices of the sum."""
     lanes = target.vector_bytes // max(size.bytes, 4)
     found = []
@@ -93,7 +95,7 @@ def blocks(size: Size, target: Target) -> list[ProductChoice]:
     return found
 
 
-def beside(size: Size, choice: ProductChoice, target: Target) -> list[ProductChoice]:
+def beside(size: Size, choice: ProductChoice, target: CpuTarget) -> list[ProductChoice]:
     """One row or one vector more or fewer, a task twice or half as large."""
     if choice.backend != "LITZ":
         return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from importlib import metadata
 from typing import Any
 
 from litz.autotune.database import Json
@@ -90,3 +91,11 @@ def trials_of(rule: AnyChoice, rows: list[Json]) -> tuple[Trial, ...]:
         return Trial(choice_of(rule, row["choice"]), ratio, str(row["note"])[:LONGEST])
 
     return tuple(map(one, rows))
+
+
+def version_of(package: str) -> str:
+    """Of what is installed; "none" if it is not."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"

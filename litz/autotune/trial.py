@@ -4,7 +4,7 @@ In: a program with the choices about it, twice: by rule, and another way. Out: `
 Both get the same random inputs and must give the same results, but for rounding. Calls take turns,
 so a busy moment falls on both, and what is looked at is the ratio of two neighbours. On a GPU what
 takes turns are recordings, and `prepare` has all kernels compiled side by side. Example:
-`Here(target, config).compared(Variant(program, NO_CHOICES), Variant(program, other), 0.2)`.
+`Here(target, tools, config).compared(Variant(program, NO_CHOICES), Variant(program, other), 0.2)`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,17 @@ from typing import Any
 
 import torch
 
-from litz.autotune.events import Recorded, Turns
 from litz.autotune.results import Ratio
-from litz.build import build, build_ahead
 from litz.call import plan_call
-from litz.codegen import drive, emit
 from litz.config import Config
 from litz.fuse import fuse
 from litz.ir.aten import torch_dtype
 from litz.ir.choices import Choices
 from litz.ir.program import Buffer, KernelGraph, LoopProgram, Plan
-from litz.ir.source import DeviceKernel, DeviceSource, Source
 from litz.plan import plan
-from litz.runtime import link
 from litz.runtime.layouts import numbers
-from litz.schedule import schedule
 from litz.target import Target
+from litz.toolchain import Toolchain
 from litz.trace import Trace
 
 # A sample lasts at least this long: shorter calls are repeated until the clock sees them.
@@ -50,6 +45,8 @@ ROUNDING = {
 }  # fmt: skip
 
 Call = Callable[[], list[Any]]
+# Times another call against the one it was made for, for about so many seconds.
+Timer = Callable[[Call, float], Ratio]
 
 
 @dataclass(frozen=True)
@@ -79,22 +76,25 @@ def _quiet(config: Config) -> Config:
 
 
 def _emitted(
-    variant: Variant, target: Target, config: Config
-) -> tuple[Plan, Source | DeviceSource]:
+    variant: Variant, target: Target, tools: Toolchain, config: Config
+) -> tuple[Plan, Any]:
     planned = plan(kernels_of(variant, target, config), config)
     kernels = planned.graph.kernels
     chosen = (planned.fresh, variant.choices)
-    scheduled = [schedule(k, target, config, *chosen) for k in kernels]
-    return planned, emit(planned, scheduled, target)
+    scheduled = [tools.schedule(k, target, config, *chosen) for k in kernels]
+    return planned, tools.emit(planned, scheduled, target)
 
 
-def callable_of(variant: Variant, target: Target, config: Config, inputs: list[Any]) -> Call:
+def callable_of(
+    variant: Variant, target: Target, tools: Toolchain, config: Config, inputs: list[Any]
+) -> Call:
     """Compile a variant, silently, and bind its inputs."""
     quiet = _quiet(config)
-    planned, kernels = _emitted(variant, target, quiet)
+    planned, kernels = _emitted(variant, target, tools, quiet)
     data = plan_call(planned, kernels, {}, quiet, target)
-    binary = build(drive(kernels, data, target), target, quiet, Trace())
-    call = link(data, binary, {}, quiet).call
+    source = tools.drive(kernels, data, target)
+    binary = tools.load(source, tools.build(source, target, quiet, Trace()))
+    call = tools.link(data, binary, {}, quiet).call
     return lambda: call(list(inputs))
 
 
@@ -126,36 +126,32 @@ class Here:
     """Runs trials in this process. What a rule was compiled to is kept for the next trial, which is
     most often about the same."""
 
-    def __init__(self, target: Target, config: Config) -> None:
-        self.target, self.config = target, config
+    def __init__(self, target: Target, tools: Toolchain, config: Config) -> None:
+        self.target, self.tools, self.config = target, tools, config
         self._last: tuple[Variant, list[torch.Tensor], Call] | None = None
-        self._recorded: tuple[Call, Recorded] | None = None
+        self._timer: tuple[Call, Timer] | None = None
 
     def prepare(self, variants: list[Variant], end: float) -> None:
-        """Compile the GPU's kernels of all variants, until so late; a trial finds them compiled, or
+        """Compile the kernels of all variants, until so late; a trial finds them compiled, or
         compiles them. What cannot be compiled fails in its trial."""
-        kernels: list[DeviceKernel] = []
+        assert self.tools.build_ahead is not None
         quiet = _quiet(self.config)
-        for variant in variants:
-            source = _emitted(variant, self.target, quiet)[1]
-            kernels += source.kernels if isinstance(source, DeviceSource) else ()
-        build_ahead(kernels, self.target, self.config, end)
+        sources = [_emitted(v, self.target, self.tools, quiet)[1] for v in variants]
+        self.tools.build_ahead(sources, self.target, self.config, end)
 
     def compared(self, rule: Variant, other: Variant, seconds: float) -> Ratio:
         """Time both, for at most about so long; stop when it is plain which one is quicker."""
         with torch.no_grad():
             if self._last is None or self._last[0] is not rule:
                 inputs = inputs_of(rule.program)
-                call = callable_of(rule, self.target, self.config, inputs)
+                call = callable_of(rule, self.target, self.tools, self.config, inputs)
                 self._last = (rule, inputs, call)
             _, inputs, call = self._last
-            another = callable_of(other, self.target, self.config, inputs)
+            another = callable_of(other, self.target, self.tools, self.config, inputs)
             _check(another(), call())
-            if self.target.kind == "cpu":
-                return _timed(call, another, seconds)
-            if self._recorded is None or self._recorded[0] is not call:
-                self._recorded = (call, Recorded(call))
-            return _timed_on_gpu(self._recorded[1], Recorded(another), seconds)
+            if self._timer is None or self._timer[0] is not call:
+                self._timer = (call, self.tools.tuning.timer(call))
+            return self._timer[1](another, seconds)
 
     def tried(self, rule: Variant, other: Variant, seconds: float) -> Ratio | str:
         """The ratio, or a text that says what went wrong: no trial may end a compile."""
@@ -185,7 +181,8 @@ def _check(found: list[Any], expected: list[Any]) -> None:
             raise WrongResult("other numbers than by rule")
 
 
-def _timed(rule: Call, other: Call, seconds: float) -> Ratio:
+def timed(rule: Call, other: Call, seconds: float) -> Ratio:
+    """The ratio of two calls that take turns."""
     for call in (rule, other):  # pages, caches and threads
         call()
     repeats = max(1, math.ceil(SHORTEST_SAMPLE / max(_sample(rule, 1), 1e-9)))
@@ -197,26 +194,12 @@ def _timed(rule: Call, other: Call, seconds: float) -> Ratio:
         times = {id(call): _sample(call, repeats) for call in (first, second)}
         rules.append(times[id(rule)])
         ratios.append(times[id(other)] / times[id(rule)])
-        if len(ratios) >= FEWEST and _is_plain(interval(ratios)):
+        if len(ratios) >= FEWEST and is_plain(interval(ratios)):
             break
         if len(ratios) == FIRST and min(ratios) > HOPELESS:
             break
     low, high = interval(ratios)
     return Ratio(statistics.median(ratios), low, high, statistics.median(rules))
-
-
-def _timed_on_gpu(rule: Recorded, other: Recorded, seconds: float) -> Ratio:
-    turns = Turns(rule, other)
-    turns.samples(2)
-    pairs: list[tuple[float, float]] = []
-    end = time.perf_counter() + seconds
-    while not pairs or (len(pairs) < MOST and time.perf_counter() < end):
-        pairs += turns.samples(FEWEST)
-        if _is_plain(interval([b / a for a, b in pairs])):
-            break
-    ratios = [b / a for a, b in pairs]
-    taken = statistics.median(a for a, _ in pairs)
-    return Ratio(statistics.median(ratios), *interval(ratios), taken)
 
 
 def _sample(call: Call, repeats: int) -> float:
@@ -226,7 +209,7 @@ def _sample(call: Call, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def _is_plain(span: tuple[float, float]) -> bool:
+def is_plain(span: tuple[float, float]) -> bool:
     """Surely not quicker by the margin, or surely much quicker."""
     return span[0] > MARGIN or span[1] < MARGIN * MARGIN
 

@@ -13,33 +13,27 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
-from importlib import metadata
 from typing import Any
 
-import llvmlite
 import torch
 
-from litz.autotune.cost import Machine, measured, multiplying
+from litz.autotune.cost import Machine, multiplying
 from litz.autotune.database import Database, Json
-from litz.autotune.gpu import machine_of
-from litz.autotune.questions import Question, loop_questions, product_questions
+from litz.autotune.questions import Question, TargetTuning, loop_questions, product_questions
 from litz.autotune.results import AnyChoice, Finding, Ratio, Trial, Tuning
-from litz.autotune.stored import choice_of, kept, positive, trials_of
+from litz.autotune.stored import choice_of, kept, trials_of, version_of
 from litz.autotune.trial import MARGIN, Here, Variant, kernels_of
 from litz.autotune.worker import Apart
-from litz.codegen.llvm.module import structure
 from litz.config import Config
 from litz.fuse import fuse
 from litz.ir.choices import ANY, NO_CHOICES, Choices, ProductChoice
 from litz.ir.graph import Graph
 from litz.ir.program import Decision, Extern, KernelGraph, LoopProgram
 from litz.lower import lower
-from litz.schedule import schedule
 from litz.target import Target
+from litz.toolchain import Toolchain
 from litz.trace import Trace
 
-# Seconds for a graph, if the user does not say: kernels of a GPU take long to compile.
-BUDGET = {"cpu": 1.5, "cuda": 10.0}
 # Seconds of one trial, at most; most are over as soon as it is plain that they lead nowhere.
 TRIAL = 0.25
 # The part of what is left of the budget that is for timing; the rest may go into compiling ahead.
@@ -60,35 +54,39 @@ ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
 class Tuner:
     """Tunes one graph."""
 
-    def __init__(self, graph: Graph, target: Target, config: Config, trace: Trace) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, tools: Toolchain, config: Config, trace: Trace
+    ) -> None:
         self.graph, self.target, self.config, self.trace = graph, target, config, trace
+        self.tools: Toolchain = tools
+        self.ways: TargetTuning = tools.tuning
         self.database = Database.of(config)
         self.choices = NO_CHOICES
         self.findings: list[Finding] = []
         self.decisions: list[Decision] = []
         self.timed = 0
         asked = config.max_autotune_budget_seconds
-        self.end = time.monotonic() + (BUDGET[target.kind] if asked is None else asked)
-        self.runner: Apart | Here = Here(target, config)
-        if config.autotune_in_subproc and target.kind == "cpu":
+        self.end = time.monotonic() + (self.ways.budget if asked is None else asked)
+        self.runner: Apart | Here = Here(target, tools, config)
+        if config.autotune_in_subproc and self.ways.apart is None:
             self.runner = Apart(config)
         elif config.autotune_in_subproc:
-            reason = "autotune_in_subproc: a GPU is timed by the process that has its memory"
+            reason = f"autotune_in_subproc: {self.ways.apart}"
             self.decisions.append(self._unmet(f"{graph.kind} graph", reason))
 
     def tuning(self, products: bool, loops: bool) -> Tuning:
         """Products first: what they are fused with decides what other kernels there are."""
         try:
             if products:
-                given = (self.graph, self._joined(), self.target, self.config)
+                given = (self.graph, self._joined(), self.target, self.tools, self.config)
                 found = product_questions(*given, self._all_ours())
                 named = self._answered(found)
                 self.choices = replace(self.choices, products=named)
             if loops:
                 kernels = self._kernels(self.choices)
-                asked = loop_questions(kernels, self.target, self.config, self.choices)
-                field = "kernels" if self.target.kind == "cpu" else "tilings"
-                self.choices = replace(self.choices, **{field: self._answered(asked)})
+                about = (kernels, self.target, self.tools, self.config)
+                answers: dict[str, Any] = self._answered(loop_questions(*about, self.choices))
+                self.choices = replace(self.choices, **{self.ways.field: answers})
         finally:
             if isinstance(self.runner, Apart):
                 self.runner.stop()
@@ -107,12 +105,9 @@ class Tuner:
         return fuse(program, self.target, self.config, choices)
 
     def _all_ours(self) -> KernelGraph | None:
-        """The kernels if a GPU's products were all ours; None where the rules have them so."""
-        if self.target.kind == "cpu":
-            return None
-        inside = True if self.config.benchmark_epilogue_fusion else None
-        most = ProductChoice(form="TILES", prologue=inside)
-        return self._kernels(Choices(products={ANY: most}))
+        """The kernels if products were all ours; None where the rules have them so."""
+        most = self.ways.library_as_ours(self.config)
+        return None if most is None else self._kernels(Choices(products={ANY: most}))
 
     def _joined(self) -> KernelGraph:
         """The kernels with as much around each product as may be: what is timed holds all that a
@@ -145,9 +140,9 @@ class Tuner:
         return {name: finding.choice for finding in taken for name in finding.names}
 
     def _searches(self, questions: list[Question], machine: Machine) -> Iterable[_Search]:
-        """One after the other; a GPU's all at once, so that their kernels are compiled ahead."""
+        """One after the other; or all at once, if their kernels are compiled ahead."""
         found = (_Search(self, question, machine) for question in questions)
-        if not isinstance(self.runner, Here) or self.target.kind == "cpu":
+        if not isinstance(self.runner, Here) or self.tools.build_ahead is None:
             return found
         searches = list(found)
         ahead = [variant for search in searches for variant in search.variants()]
@@ -207,33 +202,11 @@ class Tuner:
 
     def _place(self) -> Json:
         """The machine and the versions of what makes the code."""
-        target = self.target
-        if target.kind != "cpu":
-            return {
-                "version": VERSION, "litz": _version("litz"), "torch": torch.__version__,
-                "triton": _version("triton"), "gpu": _gpu_name(target), "target": target.name,
-                "multiprocessors": target.threads, "tf32": torch.backends.cuda.matmul.allow_tf32,
-                "cuda": str(torch.version.cuda),
-            }  # fmt: skip
-        return {
-            "version": VERSION, "litz": _version("litz"), "torch": torch.__version__,
-            "llvmlite": llvmlite.__version__, "cpu": target.name, "threads": target.threads,
-            "vector_bytes": target.vector_bytes, "l2_bytes": target.l2_bytes,
-            "torch_threads": torch.get_num_threads(),
-        }  # fmt: skip
+        ours = {"version": VERSION, "litz": version_of("litz"), "torch": torch.__version__}
+        return {**ours, **self.ways.place(self.target)}
 
     def _machine(self) -> Machine:
-        """The peaks, measured once on a machine; of a GPU only their ratios count."""
-        if self.target.kind != "cpu":
-            return machine_of(self.target)
-        key = {**self._place(), "machine": True}
-        value = self.database.get(key)
-        with suppress(KeyError, ValueError):  # of what is kept, if it makes sense
-            if value is not None:
-                return Machine(positive(value["flops"]), positive(value["bandwidth"]))
-        machine = measured(self.target.threads)
-        self.database.put(key, vars(machine))
-        return machine
+        return self.ways.machine(self.target, self.database, self._place())
 
     # -- trials ----------------------------------------------------------------------------------
 
@@ -251,9 +224,9 @@ class Tuner:
         graph = variant.program
         assert isinstance(graph, KernelGraph)
         given = (self.target, self.config, frozenset[str](), variant.choices)
-        kernels = [schedule(k, *given) for k in graph.kernels]
+        kernels = [self.tools.schedule(k, *given) for k in graph.kernels]
         calls = tuple((s.target, str(s.args)) for s in graph.body if isinstance(s, Extern))
-        return (tuple(map(structure, kernels)), calls)
+        return (tuple(k.structure for k in kernels), calls)
 
     def _report(self) -> None:
         fresh = [f for f in self.findings if not f.kept]
@@ -346,14 +319,3 @@ class _Search:
 
     def _again(self, choice: AnyChoice) -> Ratio | str:
         return self.tuner.trial(self.rule, self._variant(choice))
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
-
-
-def _gpu_name(target: Target) -> str:
-    return torch.cuda.get_device_name(target.device) if torch.cuda.is_available() else target.name

@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from litz.ir.choices import Choices, LoopChoice, ProductChoice
 from litz.ir.parse import parse_graph, parse_program
 from litz.ir.program import Extern, KernelGraph, LoopProgram
 from litz.ir.text import graph_text, program_text
-from litz.target import host
+from litz.target import Target, host
+from litz.toolchain import Toolchain
 
 # Calls that write into memory they are given; the text of a program does not say so.
 INTO = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
@@ -130,7 +132,8 @@ def _started() -> subprocess.Popen[bytes]:
     """The same Litz, wherever this one was imported from."""
     paths = [str(Path(litz.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+    code = f"from litz.targets import TOOLCHAINS; from {__name__} import main; main(TOOLCHAINS)"
+    command = [sys.executable, "-c", code]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
 
@@ -138,7 +141,8 @@ def _started() -> subprocess.Popen[bytes]:
 class Worker:
     """Does jobs; one that begins as the last one did finds its half of the work done."""
 
-    def __init__(self) -> None:
+    def __init__(self, toolchains: Mapping[type[Target], Toolchain]) -> None:
+        self.toolchains = toolchains
         self.settings: Any = None
         self.facts: Any = None
         self.rule: Variant
@@ -150,7 +154,8 @@ class Worker:
         if settings != self.settings:
             torch.set_num_threads(job["threads"])
             config = snapshot(job["flags"])
-            self.here = Here(host(config.cpp.threads, config.cpp.simdlen), config)
+            target = host(config.cpp.threads, config.cpp.simdlen)
+            self.here = Here(target, self.toolchains[type(target)], config)
             self.settings, self.facts = settings, None
         if job["rule"] != self.facts:
             self.rule, self.facts = variant_of(job["rule"]), job["rule"]
@@ -158,11 +163,11 @@ class Worker:
         return vars(found) if isinstance(found, Ratio) else found
 
 
-def main() -> None:
+def main(toolchains: Mapping[type[Target], Toolchain]) -> None:
     """A job a line until there are no more. What libraries print must not reach the answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    worker = Worker()
+    worker = Worker(toolchains)
     for line in sys.stdin:
         answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
         answers.flush()

@@ -1,6 +1,7 @@
 """LLVM in process: IR text to an object, an object into memory.
 
-In: LLVM IR text. Out: an ELF object as bytes, and addresses of its functions once loaded.
+In: LLVM IR text. Out: an ELF object as bytes, for this machine or another, and addresses of its
+functions once loaded here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from litz.build.linker import linked
 from litz.build.openmp import symbols
 from litz.errors import InternalError
 from litz.ir.source import Binary
-from litz.target import Target
+from litz.target import CpuTarget
 from litz.trace import Trace
 
 
@@ -28,6 +29,13 @@ def _start() -> None:
     llvm.initialize_native_asmprinter()
 
 
+@cache
+def _start_others() -> None:
+    """Initialise what compiles for other machines than this one."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
 # A process is forked while no thread is inside LLVM: it would stay as it is in the child.
 _INSIDE = ffi.lib._lock
 os.register_at_fork(
@@ -35,7 +43,9 @@ os.register_at_fork(
 )
 
 
-def _machine(target: Target, level: int) -> llvm.TargetMachine:
+def _machine(target: CpuTarget, level: int) -> llvm.TargetMachine:
+    if target.triple != llvm.get_process_triple():
+        _start_others()
     kind = llvm.Target.from_triple(target.triple)
     return kind.create_target_machine(
         cpu=target.name, features=",".join(target.features), opt=level, reloc="pic",
@@ -43,7 +53,7 @@ def _machine(target: Target, level: int) -> llvm.TargetMachine:
     )  # fmt: skip
 
 
-def compile_object(text: str, target: Target, level: int, trace: Trace) -> bytes:
+def compile_object(text: str, target: CpuTarget, level: int, trace: Trace) -> bytes:
     """Parse, check, optimise, assemble."""
     _start()
     trace.note(6, "LLVM IR", text)

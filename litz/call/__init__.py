@@ -19,8 +19,6 @@ from litz.call.segments import prepack_of, segments
 from litz.call.steps import Facts, body_of
 from litz.config import Config
 from litz.ir.call_plan import (
-    ARENA,
-    LAUNCH,
     Body,
     CallPlan,
     KernelCall,
@@ -44,20 +42,19 @@ def plan_call(
     """Lay out the table, cut the kernels into segments, and put the steps in order. `frozen` names
     the parameters that became constants."""
     plan, live = with_live_values(plan)
-    gpu = isinstance(source, DeviceSource)
-    cut = frozenset[int]() if gpu else cuts(plan)
+    cut = frozenset[int]() if target.keeps_freed else cuts(plan)
     computed = computed_numbers(source.calls)
-    table = table_of(plan, source.workspaces, computed, (LAUNCH if gpu else ARENA) + 1)
-    first = LAUNCH + 1 + len(table)
-    handles = {name: first + 2 * k for k, name in enumerate(source.functions)} if gpu else {}
+    table = table_of(plan, source.workspaces, computed, source.reserved)
+    first, functions = source.reserved + len(table), source.functions if source.has_handles else ()
+    handles = {name: first + 2 * k for k, name in enumerate(functions)}
     prepack = prepack_of(plan)
     runs = segments(plan, cut)
     facts = Facts(
-        table, computed, runs, cut, target.device, not gpu, source.workspaces, source.counters,
-        prepack, frozenset(frozen), constants, config,
+        table, computed, runs, cut, target.device, not target.keeps_freed, source.workspaces,
+        source.counters, prepack, frozenset(frozen), constants, config,
     )  # fmt: skip
     body, used = body_of(plan, facts)
-    recording = recording_of(plan.graph, target.device, config) if gpu else None
+    recording = recording_of(plan.graph, target.device, config) if target.records else None
     recorded = _recorded(plan, body, facts, source.calls, recording)
     return CallPlan(
         target.device, source.calls, runs, body, used, prepack, table, computed, handles,

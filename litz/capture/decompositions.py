@@ -30,6 +30,7 @@ from litz.ir.dtypes import BF16, F16, F32
 from litz.ir.expr import const
 from litz.ir.overflow import overflows
 from litz.ir.refused import may_refuse, refuses
+from litz.target import eager_on
 
 aten = torch.ops.aten
 
@@ -209,8 +210,8 @@ def _linspace(torchs: Callable[..., Any], *args: Any, dtype: Any = None, **kwarg
 def _roll(torchs: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
     """Along one dimension, the CPU's is a cat, and lies as a cat does; torch's decomposition, which
     reads at indices and is quicker, is row-major always, as a GPU's is."""
-    one = len(shifts) == len(dims) == 1 and x.dim() > 0
-    if not one or x.device.type != "cpu" or x.numel() == 0 or x.is_contiguous():
+    one = len(shifts) == len(dims) == 1 and x.dim() > 0 and eager_on(x.device).keeps_memory_format
+    if not one or x.numel() == 0 or x.is_contiguous():
         return torchs(x, shifts, dims)
     size = x.shape[dims[0]]
     start = (size - shifts[0]) % size
@@ -225,7 +226,7 @@ def _nan_to_num(torchs: Callable[..., Any], x: torch.Tensor, *args: Any, **kwarg
 def _channel_shuffle(torchs: Callable[..., Any], x: torch.Tensor, groups: int) -> Any:
     """The CPU's lies as its operand does; torch's decomposition is row-major, as a GPU's is."""
     found = torchs(x, groups)
-    if x.device.type != "cpu" or not x.numel():
+    if not eager_on(x.device).keeps_memory_format or not x.numel():
         return found
     return found.contiguous(memory_format=suggest_memory_format(x))
 
@@ -240,7 +241,7 @@ def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
         return given if x.dtype.is_floating_point else int(given)
 
     half = {torch.float16: F16, torch.bfloat16: BF16}.get(x.dtype)
-    wide = F32 if half is not None and x.device.type == "cpu" else half
+    wide = F32 if half is not None and eager_on(x.device).compares_halves_in_f32 else half
     return torch.where(x <= number(threshold, wide), number(value, half), x)
 
 
@@ -353,7 +354,7 @@ def _in_memory_format(
     """A batch norm, laid out as eager lays it out on a CPU; its decomposition keeps any strides, as
     eager's kernel does on a GPU. The image is argument 0, and 1 of a backward."""
     first, *others = decomposition(*args, **kwargs)
-    if first is not None and first.device.type == "cpu":
+    if first is not None and eager_on(first.device).keeps_memory_format:
         layout = (_result_format, suggest_memory_format)[place](args[place])
         dense = layout is torch.contiguous_format
         strides_for = make_contiguous_strides_for if dense else make_channels_last_strides_for
@@ -485,10 +486,10 @@ def _unless_refused(op: Any, decomposition: Callable[..., Any]) -> Callable[...,
 
 
 def _is_refused(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    if kwargs.get("dtype") is not None or any(t.device.type != "cpu" for t in tensors):
+    given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    if kwargs.get("dtype") is not None or not all(eager_on(t.device).refuses_types for t in given):
         return False
-    return refuses(str(op), (str(t.dtype) for t in tensors))
+    return refuses(str(op), (str(t.dtype) for t in given))
 
 
 def _overflows(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:

@@ -21,6 +21,8 @@ import torch.fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
+from litz.target import eager_on, names_device
+
 ATTENTION = torch.nn.functional.scaled_dot_product_attention
 PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 # Where the functions of the lists below are found: an op of a user's may have such a name too.
@@ -81,7 +83,9 @@ def _simplified(graph: torch.fx.Graph, node: Node, values: dict[Node, Any]) -> b
         _set(node, "is_causal", causal)
         return True
     value = mask.meta.get("example_value")
-    if not isinstance(value, torch.Tensor) or value.device.type == "cpu" or not value.dim():
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return False
+    if not eager_on(value.device).reads_masks_by_row:
         return False
     if value.stride(-1) == 1 or value.shape[-1] == 1:
         return False
@@ -226,5 +230,4 @@ def _here(value: Any, values: dict[Node, Any]) -> Any:
     """An argument, of the CPU's if it names a device."""
     if isinstance(value, Node):
         return values[value]
-    is_gpu = isinstance(value, torch.device) or (isinstance(value, str) and value[:4] == "cuda")
-    return torch.device("cpu") if is_gpu else value
+    return torch.device("cpu") if names_device(value) else value

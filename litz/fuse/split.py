@@ -32,7 +32,8 @@ from litz.ir.expr import (
 from litz.ir.index import ONE, coefficient, flat_index, product, row_major, simplify_indices
 from litz.ir.ops import REDUCTIONS, neutral
 from litz.ir.product import is_gemm
-from litz.ir.program import Buffer, Kernel, Loop, Phase, Store, loads, shared_phase
+from litz.ir.program import Buffer, Kernel, Loop, Phase, Store, loads
+from litz.ir.rows import shared_phase
 from litz.ir.sizes import is_multiple, is_polynomial, named, rounded_up
 from litz.ir.stored import guarded
 from litz.target import Target

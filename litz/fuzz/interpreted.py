@@ -27,6 +27,7 @@ from litz.runtime.memory import Record
 from litz.runtime.numbers import float_bits
 
 Array = np.ndarray[Any, Any]
+NARROW = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def interpreted(
@@ -63,8 +64,9 @@ def _output(env: Environment, value: Any, memory: dict[str, torch.Tensor]) -> An
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """A fresh array of the values; bf16 as the float32 that the interpreter holds it in."""
-    wide = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    """A fresh array of the values; bf16 and what is narrower as the float32 that the interpreter
+    holds it in."""
+    wide = tensor.float() if tensor.dtype in NARROW else tensor
     array: Array = wide.detach().cpu().numpy().copy()
     return array
 

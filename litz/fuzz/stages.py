@@ -18,7 +18,6 @@ import torch.fx
 from torch._functorch.partitioners import default_partition
 
 from litz.autotune import tune
-from litz.build import build
 from litz.call import plan_call
 from litz.capture import (
     COMPILE_LOCK,
@@ -31,7 +30,6 @@ from litz.capture import (
     through_autograd,
     without_guards,
 )
-from litz.codegen import drive, emit
 from litz.config import Config
 from litz.errors import InternalError, SizeUnknown
 from litz.fuse import fuse
@@ -43,10 +41,10 @@ from litz.ir.source import Binary
 from litz.lower import GUARDS, lower
 from litz.passes import JOINT_PASSES, PASSES, Pass, optimize, partition
 from litz.plan import plan
-from litz.runtime import CompiledGraph, link
+from litz.runtime import CompiledGraph
 from litz.runtime.modes import without_modes
-from litz.schedule import schedule
 from litz.target import Target, target_for
+from litz.targets import toolchain_of
 from litz.trace import Trace
 
 # In the order in which a graph meets them. `codegen` is tried as LLVM leaves it alone, `build` as
@@ -124,7 +122,7 @@ class Partway:
             graph = trace(optimize, graph, target, config, trace, self.passes.get("passes"))
         if not self.reaches("lower"):
             return _by_aten(graph)
-        choices = trace(tune, graph, target, config, trace).choices
+        choices = trace(tune, graph, target, toolchain_of(target), config, trace).choices
         program = trace(lower, graph, target, config, choices)
         if self.stage == "lower":
             return partial(interpreted, program, graph.constants)
@@ -134,7 +132,7 @@ class Partway:
         self, program: LoopProgram, graph: Graph, target: Target, choices: Choices, trace: Trace,
         plain: Boxed,
     ) -> Boxed:  # fmt: skip
-        config, constants = self.config, graph.constants
+        config, constants, tools = self.config, graph.constants, toolchain_of(target)
         kernels = trace(fuse, program, target, config, choices)
         if self.stage == "fuse":
             return partial(interpreted, kernels, constants)
@@ -142,28 +140,29 @@ class Partway:
         steps = planned.graph.kernels
         if self.stage == "plan":
             return partial(interpreted, planned.graph, constants)
-        made = trace.each(schedule, steps, target, config, planned.fresh, choices)
+        made = trace.each(tools.schedule, steps, target, config, planned.fresh, choices)
         if self.stage == "schedule":
             hook = as_scheduled(steps, made)
             return partial(interpreted, planned.graph, constants, kernel=hook)
-        placed = _without_arena(planned, is_held=self.stage == "link")
-        written = trace(emit, placed, made, target)
+        placed = without_arena(planned, is_held=self.stage == "link")
+        written = trace(tools.emit, placed, made, target)
         given = (constants, config, target, tuple(graph.frozen))
         call = trace(plan_call, placed, written, *given)
-        source = trace(drive, written, call, target)
+        source = trace(tools.drive, written, call, target)
         if self.stage == "codegen":
             config = replace(config, cpp=replace(config.cpp, opt_level=0))
         try:
-            binary = trace(build, source, target, config, trace)
+            code = trace(tools.build, source, target, config, trace)
         except Exception:
             if self.stage == "codegen":
                 return plain  # for the next stage to raise
             raise
+        binary = trace(tools.load, source, code)
         assert isinstance(binary, Binary)
         if self.stage != "link":
             hook = as_code(call, binary)
             return partial(interpreted, placed.graph, constants, kernel=hook)
-        linked = trace(link, call, binary, constants, config, graph.frozen)
+        linked = trace(tools.link, call, binary, constants, config, graph.frozen)
         assert isinstance(linked, CompiledGraph)
         linked.unfolded = plain
         return linked.call
@@ -181,7 +180,7 @@ def _by_aten(graph: Graph) -> Boxed:
     return run
 
 
-def _without_arena(plan: Plan, is_held: bool) -> Plan:
+def without_arena(plan: Plan, is_held: bool) -> Plan:
     """The same order, with memory of its own for each intermediate. What is made of parameters is
     not kept from call to call, unless it is to be `held`."""
     graph = plan.graph if is_held else replace(plan.graph, static=frozenset())

@@ -48,6 +48,7 @@ from litz.ir.parse_expr import (
 )
 from litz.ir.patterns import Pattern
 from litz.ir.program import (
+    HOST,
     Binding,
     Buffer,
     Extern,
@@ -189,7 +190,7 @@ class Reader:
         if found["strides"] is not None:
             strides = exprs_of(found["strides"], Scope(self.sizes))
         name = name_of(tree_of(found["name"]))
-        buffer = Buffer(name, dtype, shape, strides, found["device"] or "cpu")
+        buffer = Buffer(name, dtype, shape, strides, found["device"] or HOST)
         self.scope.buffers[name] = buffer
         return buffer
 

@@ -22,6 +22,7 @@ from litz.ir.expr import Expr, integer, walk
 from litz.ir.patterns import P, Pattern
 
 UNIT = integer(1)
+HOST = "cpu"  # the device whose memory is the host's
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Buffer:
     dtype: DType
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
-    device: str = "cpu"
+    device: str = HOST
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.name, self.dtype, self.shape, self.strides)))
@@ -42,6 +43,11 @@ class Buffer:
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it lies in the host's memory."""
+        return self.device == HOST
 
 
 def buffer_bytes(buffer: Buffer) -> int:
@@ -460,18 +466,6 @@ def reductions_of(phase: Phase) -> list[Expr]:
     """The reductions of a phase, each once, in order."""
     nodes = (n for s in phase.completing for n in walk(s.value) if n.op == "reduce")
     return list(dict.fromkeys(nodes))
-
-
-def shared_phase(kernel: Kernel) -> Phase | None:
-    """The phase whose points several programs could share, if all others only need its results: a
-    reduction whose points do not depend on each other."""
-    first, *rest = kernel.phases
-    if not first.inner or any(p.inner for p in rest) or not reductions_of(first):
-        return None
-    nodes = walk(*(e for s in first.stores for e in (s.value, *s.index)))
-    if any(n.op == "scan" for n in nodes) or any(s.scatters for s in kernel.stores):
-        return None
-    return first
 
 
 def loads(*roots: Expr) -> list[Expr]:

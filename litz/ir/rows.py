@@ -1,8 +1,8 @@
-"""Rows that begin at odd places, which wide accesses do not reach as they are.
+"""Rows on a GPU: those that begin at odd places, and those that programs may share.
 
 In: a flat `Kernel` with one row axis. Out: the row, where it begins, and how many of its elements
-lie in 16 bytes; None if its rows are even, or wide enough not to care. Example: rows of 50257
-bf16 numbers begin at `x * 50257`, and 8 of them are a step.
+lie in 16 bytes; None if wide accesses reach its rows as they are, or if elements are wide enough
+not to care. Example: rows of 50257 bf16 numbers begin at `x * 50257`, and 8 of them are a step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from litz.ir.expr import Expr, integer, walk
 from litz.ir.index import coefficient, modulo
-from litz.ir.program import Kernel, exprs_of, loads
+from litz.ir.program import Kernel, Phase, exprs_of, loads, reductions_of
 
 # The widest access of a thread, and the widest elements that gain by it: of four bytes each, a warp
 # fills its cache lines without.
@@ -56,3 +56,15 @@ def odd_row(kernel: Kernel) -> OddRow | None:
         if known and not (rest.is_const and not rest.number) and at.axes <= set(kernel.outer):
             return OddRow(row, at, step)
     return None
+
+
+def shared_phase(kernel: Kernel) -> Phase | None:
+    """The phase whose points several programs could share, if all others only need its results: a
+    reduction whose points do not depend on each other."""
+    first, *rest = kernel.phases
+    if not first.inner or any(p.inner for p in rest) or not reductions_of(first):
+        return None
+    nodes = walk(*(e for s in first.stores for e in (s.value, *s.index)))
+    if any(n.op == "scan" for n in nodes) or any(s.scatters for s in kernel.stores):
+        return None
+    return first

@@ -5,8 +5,8 @@ In: constructors. Out: frozen values. Buffers are flat here: every index is an e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Generic
+from dataclasses import dataclass, field
+from typing import Generic, Protocol
 
 from typing_extensions import TypeVar
 
@@ -127,6 +127,8 @@ class Choice:
     sliding: Sliding | None = None  # the kernel convolves each channel by itself
     asserts: bool = False  # hold every access against the bounds of its buffer
     poison: bool = False  # fill scratch before each row
+    # The instruction set whose instructions it may name (`litz/isa.py`): not a choice of ours.
+    isa: str = field(default="", repr=False)
 
     @property
     def sizes(self) -> list[Expr]:
@@ -144,6 +146,28 @@ class Choice:
         if variable is self.vector:
             return self.chunk
         return self.lanes if variable is self.across else 1
+
+    def task_count(self, kernel: Kernel) -> Expr:
+        """Outer points, the vector axis counted in chunks."""
+        if self.product is not None:
+            panels = 1 if self.product.whole else self.product.panels
+            return product((self.product.batches, self.product.chunks, integer(panels)))
+        if self.attention is not None:
+            return product((self.attention.heads, self.attention.tiles))
+        if self.sliding is not None:
+            return integer(self.sliding.others * self.sliding.blocks)
+        return product(rounded_up(a.extent, self.step(a)) for a in kernel.outer)
+
+    @property
+    def how(self) -> str:
+        """In a few words, for reports."""
+        lanes = f"{self.lanes} lanes" + (" of the outer axis" if self.vector is not None else "")
+        return lanes + (", transposed in registers" if self.across is not None else "")
+
+    def line(self, tasks: int) -> str:
+        """The same with how many tasks there are, for the text of a kernel."""
+        where = "each phase's last inner axis" if self.vector is None else self.vector.attr
+        return f"lanes {self.lanes} along {where}, {tasks} tasks, {self.grain} a thread"
 
 
 @dataclass(frozen=True)
@@ -184,13 +208,45 @@ class Tiling:
             return self.row
         return min(self.row, power_of_two(inner.extent.number))
 
+    @property
+    def sizes(self) -> list[Expr]:
+        """What of it may be symbolic: nothing."""
+        return []
+
+    def task_count(self, kernel: Kernel) -> Expr:
+        """Programs."""
+        sizes = zip(kernel.outer, self.blocks, strict=True)
+        tiles = product(rounded_up(a.extent, block) for a, block in sizes)
+        shared = product((tiles, integer(self.share)))
+        return integer(min(self.programs, tiles.number)) if self.programs else shared
+
+    @property
+    def how(self) -> str:
+        """In a few words, for reports."""
+        return f"tiles of {' x '.join(map(str, (*self.blocks, self.row)))}, {self.warps} warps"
+
+    def line(self, tasks: int) -> str:
+        """The same with how many programs there are, for the text of a kernel."""
+        return f"{tasks} programs, {self}"
+
 
 def power_of_two(number: int) -> int:
     """The least power of two that is not below a number."""
     return 1 << max(number - 1, 0).bit_length()
 
 
-C = TypeVar("C", default=Choice)
+class AnyChoice(Protocol):
+    """What everyone may ask of a choice, whichever target it is for."""
+
+    @property
+    def sizes(self) -> list[Expr]: ...
+    @property
+    def how(self) -> str: ...
+    def task_count(self, kernel: Kernel) -> Expr: ...
+    def line(self, tasks: int) -> str: ...
+
+
+C = TypeVar("C", default=Choice, bound=AnyChoice)
 
 
 @dataclass(frozen=True)
@@ -222,26 +278,13 @@ class ScheduledKernel(Generic[C]):
 
     @property
     def task_count(self) -> Expr:
-        """Independent pieces of work: outer points, the vector axis counted in chunks; programs on
-        a GPU."""
-        if isinstance(self.choice, Tiling):
-            sizes = zip(self.kernel.outer, self.choice.blocks, strict=True)
-            tiles = product(rounded_up(a.extent, block) for a, block in sizes)
-            most = self.choice.programs
-            shared = product((tiles, integer(self.choice.share)))
-            return integer(min(most, tiles.number)) if most else shared
-        assert isinstance(self.choice, Choice)
-        blocking = self.choice.product
-        if blocking is not None:
-            panels = 1 if blocking.whole else blocking.panels
-            return product((blocking.batches, blocking.chunks, integer(panels)))
-        streaming = self.choice.attention
-        if streaming is not None:
-            return product((streaming.heads, streaming.tiles))
-        sliding = self.choice.sliding
-        if sliding is not None:
-            return integer(sliding.others * sliding.blocks)
-        return product(rounded_up(a.extent, self.choice.step(a)) for a in self.kernel.outer)
+        """Independent pieces of work: tasks of a CPU, programs of a GPU."""
+        return self.choice.task_count(self.kernel)
+
+    @property
+    def structure(self) -> object:
+        """What its code depends on: everything but its name, origins and real buffers."""
+        return (self.kernel.outer, self.kernel.phases, self.kernel.scratch, self.choice)
 
     @property
     def sizes(self) -> tuple[Expr, ...]:
@@ -252,5 +295,5 @@ class ScheduledKernel(Generic[C]):
         roots += [n for s in kernel.stores for n in (s.value, *s.index, *s.buffer.shape)]
         roots += [n for s in kernel.stores for node in loads(s.value) for n in node.buffer.shape]
         roots += [n for b in kernel.scratch for n in b.shape]
-        roots += choice.sizes if isinstance(choice, Choice) else []
+        roots += choice.sizes
         return tuple(sorted(dict.fromkeys(symbols(*roots)), key=lambda n: str(n.attr[0])))

@@ -6,9 +6,9 @@ In: constructors. Out: frozen values that `codegen` hands to `build` and `build`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from litz.ir.call_plan import KernelCall
+from litz.ir.call_plan import ARENA, LAUNCH, KernelCall
 from litz.ir.checks import Site
 from litz.ir.program import Buffer
 
@@ -31,6 +31,8 @@ class Source:
     workspaces: tuple[Buffer, ...] = ()  # that kernels use and nobody reads
     counters: frozenset[str] = frozenset()  # those that are zero before and after each launch
     declares: frozenset[str] = frozenset()  # what the text declares already
+    reserved: ClassVar[int] = ARENA + 1  # the table's entries that are the driver's own
+    has_handles: ClassVar[bool] = False  # whether functions have entries behind all others
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,6 +80,8 @@ class DeviceSource:
     counters: frozenset[str] = frozenset()
     text: str = ""
     exports: tuple[str, ...] = ()
+    reserved: ClassVar[int] = LAUNCH + 1
+    has_handles: ClassVar[bool] = True
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -97,6 +101,14 @@ class Cubin:
     code: bytes
     shared: int
     warps: int
+
+
+@dataclass(frozen=True)
+class DeviceObject:
+    """The kernels by name, and an object of the native functions that launch them."""
+
+    cubins: dict[str, Cubin]
+    launcher: bytes
 
 
 @dataclass(frozen=True)

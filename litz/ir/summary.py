@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
+from litz.ir.scheduled import ScheduledKernel
 
 
 def summary(scheduled: ScheduledKernel[Any], functions: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -17,19 +17,11 @@ def summary(scheduled: ScheduledKernel[Any], functions: tuple[str, ...] = ()) ->
     axes = " x ".join(str(a.extent) for a in scheduled.kernel.outer) or "1"
     count = f"{len(scheduled.kernel.phases)} phases"
     variants = _variants(scheduled, functions) if len(functions) > 1 else ()
-    return (f"rows {axes}, {count}, {_how(scheduled.choice)}", *variants)
-
-
-def _how(choice: Choice | Tiling) -> str:
-    if isinstance(choice, Tiling):
-        tile = " x ".join(map(str, (*choice.blocks, choice.row)))
-        return f"tiles of {tile}, {choice.warps} warps"
-    how = f"{choice.lanes} lanes" + (" of the outer axis" if choice.vector is not None else "")
-    return how + (", transposed in registers" if choice.across is not None else "")
+    return (f"rows {axes}, {count}, {scheduled.choice.how}", *variants)
 
 
 def _variants(scheduled: ScheduledKernel[Any], functions: tuple[str, ...]) -> Iterator[str]:
     """What of multi_kernel_hints a kernel runs, and from when on."""
     for variant, function in zip(scheduled.variants, functions, strict=True):
         when = f"from {scheduled.measure} = {variant.begins}"
-        yield f"{when}: {function}, {_how(variant.scheduled.choice)} (multi_kernel_hints)"
+        yield f"{when}: {function}, {variant.scheduled.choice.how} (multi_kernel_hints)"

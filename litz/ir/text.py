@@ -114,17 +114,8 @@ def extern_text(step: Extern) -> str:
 def scheduled_text(scheduled: ScheduledKernel[Choice | Tiling]) -> str:
     """A kernel as it runs: which buffer each flat name is, its lanes and tasks, its loops."""
     names = ", ".join(f"b{k} = {b}" for k, b in enumerate(scheduled.arguments))
-    lines = [_how(scheduled), names, *scheduled.steps]
+    lines = [scheduled.choice.line(scheduled.tasks), names, *scheduled.steps]
     return "\n".join(["# " + line for line in lines] + [kernel_text(scheduled.kernel)])
-
-
-def _how(scheduled: ScheduledKernel[Choice | Tiling]) -> str:
-    choice = scheduled.choice
-    if isinstance(choice, Tiling):
-        return f"{scheduled.tasks} programs, {choice}"
-    where = "each phase's last inner axis" if choice.vector is None else choice.vector.attr
-    tasks = f"{scheduled.tasks} tasks, {choice.grain} a thread"
-    return f"lanes {choice.lanes} along {where}, {tasks}"
 
 
 def kernel_text(kernel: Kernel) -> str:
@@ -320,7 +311,7 @@ def declared(buffer: Buffer) -> str:
     text = f"{name_text(buffer.name)}: {buffer.dtype}[{listed(buffer.shape)}]"
     if buffer.strides != tuple(product(buffer.shape[k + 1 :]) for k in range(len(buffer.shape))):
         text += f" strides {tuple_text([expr_text(s) for s in buffer.strides])}"
-    return text if buffer.device == "cpu" else f"{text} on {buffer.device}"
+    return text if buffer.on_host else f"{text} on {buffer.device}"
 
 
 def _step_lines(step: Loop | Kernel | Extern) -> list[str]:

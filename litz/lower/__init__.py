@@ -25,6 +25,7 @@ from litz.ir.graph import ROUNDED, Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
 from litz.ir.overflow import overflows
 from litz.ir.program import (
+    HOST,
     Buffer,
     Extern,
     Loop,
@@ -266,7 +267,8 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
 
 def _is_refused(low: Lowering, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether eager raises for operands of these types."""
-    if low.target.kind != "cpu" or kwargs.get("dtype") is not None or not may_refuse(low.asked):
+    by_eager = low.target.eager.refuses_types and may_refuse(low.asked)
+    if not by_eager or kwargs.get("dtype") is not None:
         return False
     views = (v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View))
     return refuses(low.asked, (TORCH_NAMES.get(v.dtype, v.dtype.name) for v in views))
@@ -301,8 +303,8 @@ def _family(target: Any) -> str:
 
 
 def _check_supported(low: Lowering, like: Any) -> None:
-    """Tensors lie on the target's device, or on the CPU."""
-    supported = tuple(dict.fromkeys(("cpu", low.target.device)))
+    """Tensors lie on the target's device, or on the host's."""
+    supported = tuple(dict.fromkeys((HOST, low.target.device)))
     for tensor in pytree.tree_leaves(like):
         if isinstance(tensor, torch.Tensor) and str(tensor.device) not in supported:
             raise UnsupportedDevice(str(tensor.device), low.origin, supported)

@@ -87,7 +87,7 @@ def _site(low: Lowering, how: Index) -> Site:
 
 def checked_divisor(low: Lowering, divisor: Expr) -> Expr:
     """A divisor of integers, which must not be zero; of a number or a size nothing is asked."""
-    if not low.target.refuses_zero_divisors:
+    if not low.target.eager.refuses_zero_divisors:
         return divisor
     if divisor.is_const and not divisor.attr:
         raise NotGenerated("eager refuses to divide by zero")

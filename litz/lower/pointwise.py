@@ -20,6 +20,7 @@ from litz.ir.index import ONE
 from litz.lower.checked import checked_divisor
 from litz.lower.registry import NotGenerated, rule
 from litz.lower.values import Lowering, Value, View, element, to_storage
+from litz.target import eager_on
 
 Scalar = Callable[..., Expr]
 
@@ -37,12 +38,12 @@ def map_elements(
     # What torch takes an op apart into computes with numbers as that op's own kernel would.
     may_round = dtype.is_half and low.by_program
 
-    first = len(operands) == 2 and low.target.kind == "cpu"
+    first = len(operands) == 2 and low.target.eager.rounds_numbers
 
     def operand(k: int, place: tuple[Expr, ...]) -> Expr:
         value = operands[k]
         found = element(value, place, dtype)
-        asked = rounds or (first and not k) or _lies_on_gpu(low, value)
+        asked = rounds or (first and not k) or _reads_as_operand(low, value)
         return _as_half(found, dtype) if may_round and asked and is_number(value) else found
 
     return low.pointwise(like, lambda p: function(*(operand(k, p) for k in range(len(operands)))))
@@ -59,9 +60,10 @@ def _as_half(value: Expr, dtype: DType) -> Expr:
     return cast(cast(value, dtype), value.dtype)
 
 
-def _lies_on_gpu(low: Lowering, value: Value) -> bool:
-    """What lies there, eager's kernels for a GPU read as the type of the other operand."""
-    return isinstance(value, View) and low.target.kind != "cpu" and value.buffer.device != "cpu"
+def _reads_as_operand(low: Lowering, value: Value) -> bool:
+    """Whether eager reads a number that lies in a tensor as the type of the other operand."""
+    there = isinstance(value, View) and not value.buffer.on_host
+    return there and low.target.eager.reads_numbers_as_operands
 
 
 def promoted(*operands: Value) -> DType:
@@ -266,7 +268,7 @@ def _lower_sum(
 
     # A number that a half type does not hold: eager's kernels for the CPU round it, those for a GPU
     # compute with a float32.
-    rounds = low.target.kind == "cpu"
+    rounds = low.target.eager.rounds_numbers
     return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds)
 
 
@@ -327,7 +329,8 @@ def _rounding(low: Lowering, like: torch.Tensor, divisor: Value) -> Callable[[Ex
     the half type itself, which rounds at every step."""
     dtype = dtype_of(like.dtype)
     one = not isinstance(divisor, View) or all(n is ONE for n in divisor.shape)
-    if one or not dtype.is_half or low.target.kind != "cpu" or not low.by_program:
+    rounds = low.target.eager.rounds_numbers and low.by_program
+    if one or not dtype.is_half or not rounds:
         return lambda value: value
     return partial(_as_half, dtype=dtype)
 
@@ -408,12 +411,8 @@ def _lower_power(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value
     if not isinstance(y, View) and dtype.is_float:
         exponent = float(y)  # type: ignore[arg-type]
         special = POWERS.get(exponent)
-        if (
-            special is not None
-            and dtype is F16
-            and abs(exponent) == 0.5
-            and like.device.type == "cpu"
-        ):
+        is_root = dtype is F16 and abs(exponent) == 0.5
+        if special is not None and is_root and eager_on(like.device).powers_in_halves:
             special = partial(_power_of_half, special)
         if special is not None:
             return map_elements(low, like, special, [x], dtype)

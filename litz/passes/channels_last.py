@@ -25,7 +25,7 @@ from litz.ir.graph import Graph
 from litz.passes.aliasing import Aliases, viewed_operand
 from litz.passes.fold_channel_factors import of_parameters
 from litz.passes.fold_strides import HALVES, fold_strides
-from litz.target import Target
+from litz.target import Target, eager_on
 
 aten = torch.ops.aten
 
@@ -85,7 +85,7 @@ def _gains(node: Node, laid: set[Node]) -> bool:
     if node.target is not aten.convolution.default:
         return False
     image, weight = (node.args[k].meta["val"] for k in (0, 1))  # type: ignore[union-attr]
-    halves = image.dtype in HALVES and image.device.type != "cpu"
+    halves = image.dtype in HALVES and eager_on(image.device).convolves_halves
     halves = halves and image.dim() == 4 and not node.args[6]
     is_plain = image.dim() in ORDERS and (image.dtype is torch.float32 or halves)
     if image.dim() == 5:  # ATen gives volumes in the usual order, oneDNN and Litz as they come

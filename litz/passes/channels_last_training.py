@@ -17,6 +17,7 @@ from torch.fx import Node
 from litz.ir.graph import Graph
 from litz.passes.channels_last import Mover, has_channels
 from litz.passes.fold_strides import HALVES
+from litz.target import eager_on
 
 aten = torch.ops.aten
 # The operands that have a layout: images, weights, and the gradients of images.
@@ -67,7 +68,7 @@ def _pays(convolutions: Iterable[Node]) -> bool:
     operands: list[Any] = [
         [n.meta["val"], *(n.args[k].meta["val"] for k in (0, 1))] for n in forward
     ]
-    if any(result.device.type != "cpu" for result, _, _ in operands):
+    if any(eager_on(result.device).convolves_halves for result, _, _ in operands):
         return True
     images = sum(result.numel() + image.numel() for result, image, _ in operands)
     moved = sum(w.numel() for *_, w in operands if max(w.shape[2:]) > 1)
@@ -83,7 +84,7 @@ def _gains(node: Node) -> bool:
     image = values[0]
     if image.dim() != 4 or not all(isinstance(s, int) for v in values for s in v.shape):
         return False
-    if image.device.type == "cpu":
+    if not eager_on(image.device).convolves_halves:
         return image.dtype is torch.float32
     transposed = node.args[6 if node.target is aten.convolution.default else 7]
     return image.dtype in HALVES and not transposed

@@ -16,6 +16,8 @@ import torch
 import torch.fx
 from torch.fx import Node
 
+from litz.target import eager_on
+
 aten = torch.ops.aten
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -51,7 +53,9 @@ def _has_few_channels(node: Node) -> bool:
     x, w, _, stride, _, dilation, transposed, _, groups = given
     image, weight = x.meta["val"], w.meta["val"]
     plain = image.dim() == 4 and not transposed and groups == 1 and list(dilation) == [1, 1]
-    if not plain or image.dtype not in HALVES or image.device.type == "cpu":
+    if not plain or image.dtype not in HALVES:
+        return False
+    if not eager_on(image.device).convolves_halves:
         return False
     return bool(
         1 < image.shape[1] <= MOST_CHANNELS and list(stride) == [2, 2] and min(weight.shape[2:]) > 2

@@ -17,6 +17,7 @@ import torch.fx
 from torch.fx import Node
 
 from litz.ir.graph import Graph
+from litz.target import eager_on
 
 aten = torch.ops.aten
 
@@ -43,7 +44,9 @@ def _takes_patches(node: Node) -> bool:
     given: tuple[Any, ...] = node.args
     x, w, _, stride, padding, dilation, transposed, _, groups = given
     image, weight = x.meta["val"], w.meta["val"]
-    if image.device.type == "cpu" or image.dim() != 4 or transposed or groups != 1:
+    if image.dim() != 4 or transposed or groups != 1:
+        return False
+    if not eager_on(image.device).convolves_halves:
         return False
     if not all(isinstance(s, int) for s in (*image.shape, *weight.shape)):
         return False

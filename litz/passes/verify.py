@@ -31,6 +31,7 @@ from torch.utils import _pytree as pytree
 
 from litz.errors import SizeUnknown, VerifyError
 from litz.ir.graph import Graph, origin_of
+from litz.ir.program import HOST
 from litz.passes.aliasing import viewed_operand, written_operands
 from litz.passes.layout import is_static
 from litz.passes.merge_common_subexpressions import key_of
@@ -260,6 +261,6 @@ def _words(value: torch.Tensor | None) -> str:
     if value is None:
         return "nothing"
     kind = str(value.dtype).removeprefix("torch.")
-    place = "" if value.device.type == "cpu" else f" on {value.device}"
+    place = "" if value.device.type == HOST else f" on {value.device}"
     strides = ", ".join(map(str, value.stride()))
     return f"{kind}{list(value.shape)}{place} by ({strides}) from {value.storage_offset()}"

@@ -27,8 +27,8 @@ def lend(plan: Plan, config: Config) -> Plan:
     if not brought or not config.allow_buffer_reuse:
         return plan
     sizes = {b: byte_size(b) for step in graph.body for b in written(step)}
-    large = {b for b, n in sizes.items() if b.name in plan.slots and n >= LARGE}
-    large = {b for b in large if b.device == "cpu"}
+    # Memory of another device costs no page faults.
+    large = {b for b, n in sizes.items() if b.name in plan.slots and n >= LARGE and b.on_host}
     if not large:
         return plan
     other = assign_slots(graph, config, frozenset(large))

@@ -28,21 +28,35 @@ ON_THE_CPU = "CUDA graphs record GPU work; this graph runs on the CPU"
 
 
 @stage("link", "a callable")
-def link(
-    plan: CallPlan, binary: Binary | DeviceBinary, constants: dict[str, torch.Tensor],
-    config: Config, frozen: Mapping[str, NamedTensor] | None = None,
-) -> CompiledGraph | DeviceGraph:  # fmt: skip
+def link_host(
+    plan: CallPlan, binary: Binary, constants: dict[str, torch.Tensor], config: Config,
+    frozen: Mapping[str, NamedTensor] | None = None,
+) -> CompiledGraph:  # fmt: skip
     """Print what a call does as Python, and bind it to the machine code."""
-    for live in plan.live:
-        if live.value is None:
-            raise LiveOperand(live.reason)
+    _refuse_live(plan)
     require(plan.recording, config)
-    if isinstance(binary, Binary):
-        return CompiledGraph(plan, binary, constants, config, frozen)
+    return CompiledGraph(plan, binary, constants, config, frozen)
+
+
+@stage("link", "a callable")
+def link_device(
+    plan: CallPlan, binary: DeviceBinary, constants: dict[str, torch.Tensor], config: Config,
+    frozen: Mapping[str, NamedTensor] | None = None,
+) -> DeviceGraph:  # fmt: skip
+    """The same for a GPU, whose calls may be recorded."""
+    _refuse_live(plan)
+    require(plan.recording, config)
     device = Cuda(torch.device(plan.device).index or 0)
     graph = DeviceGraph(plan, binary, constants, device, config)
     recorded(graph, constants)
     return graph
+
+
+def _refuse_live(plan: CallPlan) -> None:
+    """A plan with live operands runs only in the process that made it."""
+    for live in plan.live:
+        if live.value is None:
+            raise LiveOperand(live.reason)
 
 
 def recorded(graph: DeviceGraph, constants: dict[str, torch.Tensor]) -> None:
@@ -76,4 +90,4 @@ def for_size(config: Config, count: int) -> Config:
     return replace(config, triton=replace(flags, cudagraphs=False))
 
 
-__all__ = ["ON_THE_CPU", "CompiledGraph", "DeviceGraph", "for_size", "link"]
+__all__ = ["ON_THE_CPU", "CompiledGraph", "DeviceGraph", "for_size", "link_device", "link_host"]

@@ -126,7 +126,7 @@ class Cuda:
         """A number of the CPU's, on the GPU. Pinned memory would be read some time after this
         call, when its owner may have written to it; any other is read at once. A recording of the
         user's has the number itself, as eager's has: its replays would read memory that is gone."""
-        if tensor.device.type == "cpu" and self.is_recording():
+        if not tensor.is_cuda and self.is_recording():
             number = tensor.item()
             return torch.full(tensor.shape, number, dtype=tensor.dtype, device=self.name)
         return tensor.to(self.name, non_blocking=not tensor.is_pinned())

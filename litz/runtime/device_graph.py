@@ -50,6 +50,9 @@ class Table:
 class DeviceGraph:
     """Holds what a call needs and nothing of a call."""
 
+    # Nothing is held of parameters: there is none that it may not compute with.
+    asks, frozen, unfolded = False, None, None
+
     def __init__(
         self, plan: CallPlan, binary: DeviceBinary, constants: dict[str, torch.Tensor],
         device: Any, config: Config,

@@ -7,7 +7,6 @@ Each step is a function with its before and after in its own file.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from litz.config import Config
 from litz.errors import VerifyError
@@ -27,19 +26,16 @@ from litz.schedule.tile import shared_parts, spread_scatter, tile_axes
 from litz.schedule.variants import with_variants
 from litz.schedule.vectorize import vectorize
 from litz.schedule.window import schedule_windows
-from litz.target import Target
+from litz.target import CpuTarget, GpuTarget
 from litz.trace import stage
 
 
 @stage("schedule", "loop order, vector lanes, threads")
-def schedule(
-    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str] = frozenset(),
+def schedule_vectors(
+    kernel: Kernel, target: CpuTarget, config: Config, fresh: frozenset[str] = frozenset(),
     choices: Choices = NO_CHOICES,
-) -> ScheduledKernel[Any]:  # fmt: skip
-    """In the target's way: lanes and threads for a CPU, tiles for a GPU. `fresh` names the buffers
-    that lie in memory of ours."""
-    if target.kind == "cuda":
-        return _tiled(kernel, target, config, choices)
+) -> ScheduledKernel[Choice]:  # fmt: skip
+    """For a CPU: lanes and threads. `fresh` names the buffers that lie in memory of ours."""
 
     def scheduled(each: Kernel) -> ScheduledKernel[Choice]:
         return _vectorized(each, target, config, fresh, choices)
@@ -47,10 +43,12 @@ def schedule(
     return with_variants(scheduled(kernel), kernel, config.multi_kernel_hints, scheduled)
 
 
-def _tiled(
-    kernel: Kernel, target: Target, config: Config, choices: Choices
-) -> ScheduledKernel[Tiling]:
-    """flatten, split, order, merge, name, tile, settle scratch."""
+@stage("schedule", "loop order, tiles, warps")
+def schedule_tiles(
+    kernel: Kernel, target: GpuTarget, config: Config, fresh: frozenset[str] = frozenset(),
+    choices: Choices = NO_CHOICES,
+) -> ScheduledKernel[Tiling]:  # fmt: skip
+    """For a GPU: flatten, split, order, merge, name, tile, settle scratch."""
     flat, arguments = flatten_buffers(kernel)
     product = dot_tiles(flat, target, choices.of_product(kernel.origins))
     if product is not None:
@@ -68,27 +66,28 @@ def _tiled(
     return ScheduledKernel(settled, arguments, choice, (*_steps(kernel, tiled), *_shares(choice)))
 
 
-def _debugged(choice: Choice, config: Config) -> Choice:
-    """With what the flags ask for that look for bugs of ours."""
-    return replace(choice, asserts=config.debug_index_asserts, poison=config.debug_poison_memory)
+def _settled(choice: Choice, target: CpuTarget, config: Config) -> Choice:
+    """With the instruction set, and what the flags ask for that look for bugs of ours."""
+    asserts, poison = config.debug_index_asserts, config.debug_poison_memory
+    return replace(choice, isa=target.isa.name, asserts=asserts, poison=poison)
 
 
 def _vectorized(
-    kernel: Kernel, target: Target, config: Config, fresh: frozenset[str], choices: Choices
+    kernel: Kernel, target: CpuTarget, config: Config, fresh: frozenset[str], choices: Choices
 ) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
     product = schedule_product(flat, target, choices.of_product(kernel.origins))
     if product is not None:
-        choice = _debugged(product, config)
+        choice = _settled(product, target, config)
         return ScheduledKernel(flat, arguments, choice, _blocks(choice))
     windows = schedule_windows(flat, target)
     if windows is not None:
-        choice = _debugged(windows, config)
+        choice = _settled(windows, target, config)
         return ScheduledKernel(flat, arguments, choice, _windows(choice))
     attention = schedule_attention(flat, target)
     if attention is not None:
-        choice = _debugged(attention, config)
+        choice = _settled(attention, target, config)
         return ScheduledKernel(flat, arguments, choice, _tiles(choice))
     _check_reductions(flat)
     whole = split_axes(flat)
@@ -99,7 +98,7 @@ def _vectorized(
     chosen = choices.of_kernel(kernel.name)
     choice = choice if chosen is None else chosen.applied(choice)
     past = written_past(ordered, choice, arguments, fresh, target)
-    choice = _debugged(replace(choice, past=past), config)
+    choice = _settled(replace(choice, past=past), target, config)
     steps = _steps(kernel, ordered) + (("rows pass by whole",) if choice.by_rows else ())
     return ScheduledKernel(ordered, arguments, choice, steps)
 

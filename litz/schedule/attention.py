@@ -14,7 +14,7 @@ from litz.ir.index import ONE
 from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, Streaming
 from litz.ir.sizes import count_of, is_known
-from litz.target import Target
+from litz.target import CpuTarget
 
 # Columns of a block: its weights stay in the first cache beside the queries.
 COLUMNS = 64
@@ -32,7 +32,7 @@ SPARE = 0.05
 WORTH_A_THREAD = 500_000
 
 
-def schedule_attention(kernel: Kernel, target: Target) -> Choice | None:
+def schedule_attention(kernel: Kernel, target: CpuTarget) -> Choice | None:
     """How to run a kernel that is attention; None if it is none."""
     found = attention_of(kernel)
     if found is None:
@@ -58,7 +58,7 @@ def _rows(kernel: Kernel, found: AttentionParts, lanes: int) -> Streaming:
 
 
 def _tiles(
-    kernel: Kernel, found: AttentionParts, rows: Expr, lanes: int, target: Target
+    kernel: Kernel, found: AttentionParts, rows: Expr, lanes: int, target: CpuTarget
 ) -> Streaming:  # fmt: skip
     columns = found.column.extent
     heads = count_of(a for a in kernel.outer if a is not found.row and a is not found.width)

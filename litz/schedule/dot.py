@@ -28,7 +28,7 @@ from litz.ir.program import Kernel
 from litz.ir.scheduled import Tiling, power_of_two
 from litz.ir.sizes import is_known
 from litz.schedule.tile import folded, is_far
-from litz.target import Target
+from litz.target import GpuTarget
 
 # Exact products of f32 are no matter of tensor cores: each step is written out, so steps are short.
 EXACT_SIDES, EXACT_STEP, EXACT_WARPS = (64, 64), 16, 4
@@ -54,7 +54,7 @@ MOST_COPIED = 256
 
 
 def dot_tiles(
-    kernel: Kernel, target: Target, chosen: ProductChoice = BY_RULE
+    kernel: Kernel, target: GpuTarget, chosen: ProductChoice = BY_RULE
 ) -> tuple[Kernel, Tiling] | None:
     """Tiles for tensor cores, if the kernel is a product that they take."""
     product = product_of(kernel)
@@ -80,7 +80,7 @@ def dot_tiles(
     return whole, _as_chosen(rule, found, target, chosen)
 
 
-def _waits(product: Product, target: Target) -> bool:
+def _waits(product: Product, target: GpuTarget) -> bool:
     rows, columns = extent_of(product.rows), extent_of(product.columns)
     depth = product.depth.extent.number
     narrow = multiplied_type(product) in (BF16, F16) and not product.batch
@@ -100,7 +100,7 @@ def _precision(kernel: Kernel) -> str:
     return "tf32" if asked and torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
-def product_tiling(product: Product, target: Target) -> Tiling:
+def product_tiling(product: Product, target: GpuTarget) -> Tiling:
     """Few rows: narrow tiles, so that every multiprocessor reads a part of the weights. Many: wide
     ones, so that each number that is read is used often."""
     batches, rows, columns = map(extent_of, (product.batch, product.rows, product.columns))
@@ -126,7 +126,7 @@ def product_tiling(product: Product, target: Target) -> Tiling:
     return Tiling(blocks, 1, warps, stages, depth=step, together=TOGETHER)
 
 
-def _as_chosen(rule: Tiling, product: Product, target: Target, chosen: ProductChoice) -> Tiling:
+def _as_chosen(rule: Tiling, product: Product, target: GpuTarget, chosen: ProductChoice) -> Tiling:
     """The rule's tiling with what is chosen in place of it."""
     *batch, height, width = rule.blocks
     blocks = (*batch, chosen.height or height, chosen.width or width)

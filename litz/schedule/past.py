@@ -18,7 +18,7 @@ from litz.ir.index import to_poly
 from litz.ir.program import Buffer, Kernel, Store, read
 from litz.ir.scheduled import Choice
 from litz.schedule.vectorize import op_cost
-from litz.target import Target
+from litz.target import CpuTarget
 
 LINE = 64  # bytes: a part of a line would have to wait for the rest of it
 # Of a value that takes longer to compute (an erf is 20 additions) memory is not what is waited for.
@@ -27,10 +27,10 @@ MOST_WORK = 16
 
 def written_past(
     kernel: Kernel, choice: Choice, arguments: tuple[Buffer, ...], fresh: Collection[str],
-    target: Target,
+    target: CpuTarget,
 ) -> tuple[str, ...]:  # fmt: skip
-    """Names of flat buffers, in order; none but on x86, whose fence the emitter spells."""
-    if not target.triple.startswith("x86") or choice.by_rows or choice.lanes < 2:
+    """Names of flat buffers, in order; none on an instruction set that has no fence for them."""
+    if not target.isa.nontemporal_fence or choice.by_rows or choice.lanes < 2:
         return ()
     known = {b.name for b in read(kernel)}
     names = {f"b{k}" for k, b in enumerate(arguments) if b.name in fresh} - known
@@ -42,7 +42,7 @@ def written_past(
     return tuple(sorted(names))
 
 
-def _fits(store: Store, vector: Expr | None, choice: Choice, target: Target) -> bool:
+def _fits(store: Store, vector: Expr | None, choice: Choice, target: CpuTarget) -> bool:
     """Whether every vector of the store begins at a multiple of its size."""
     lanes, size = choice.lanes, store.buffer.dtype.bytes
     if vector is None or store.scatters or lanes * size != LINE or op_cost(store) > MOST_WORK:

@@ -19,7 +19,7 @@ from litz.ir.product import Product, product_of, product_phase, stride_of
 from litz.ir.program import Kernel, loads
 from litz.ir.scheduled import Blocking, Choice
 from litz.ir.sizes import at_least, count_of, named, rounded_up
-from litz.target import Target
+from litz.target import CpuTarget
 
 # Tasks that a product of unknown rows is cut into: enough for threads to share evenly.
 ENOUGH_TASKS = 16
@@ -39,7 +39,7 @@ WHOLE_STRETCH = 256
 
 
 def schedule_product(
-    kernel: Kernel, target: Target, chosen: ProductChoice = BY_RULE
+    kernel: Kernel, target: CpuTarget, chosen: ProductChoice = BY_RULE
 ) -> Choice | None:
     """How to run a kernel that is a product; None if it is none."""
     found = product_of(kernel)
@@ -85,7 +85,7 @@ def schedule_product(
     return Choice(lanes, None, UNROLL, 1, worth, product=blocking, points=points)
 
 
-def _has_short_rows(product: Product, target: Target) -> bool:
+def _has_short_rows(product: Product, target: CpuTarget) -> bool:
     """Whether a row of a tap lies at even steps, and zeros for it fit into the first cache."""
     step = stride_of(product.left, product.depth)
     if step is None or step < 0:
@@ -94,7 +94,7 @@ def _has_short_rows(product: Product, target: Target) -> bool:
 
 
 def _stretch(
-    product: Product, width: int, group: int, target: Target, chosen: int | None
+    product: Product, width: int, group: int, target: CpuTarget, chosen: int | None
 ) -> int:  # fmt: skip
     """Steps of a sum that all blocks of a task pass along before the next ones: as many as have
     their part of the panel in an eighth of the second cache. None if that is all, or if one block

@@ -27,12 +27,12 @@ from litz.ir.program import (
     exprs_of,
     loads,
     reductions_of,
-    shared_phase,
 )
+from litz.ir.rows import shared_phase
 from litz.ir.scheduled import ScheduledKernel, Tiling, power_of_two
 from litz.ir.sizes import count_of, greatest, is_known
 from litz.schedule.axes import Axes, replace_axes, stride_along
-from litz.target import Target
+from litz.target import GpuTarget
 
 # Points of a tile: enough to hide latency, few enough to stay in registers. What stands behind a
 # number is microseconds on an H200 (`tests_gpu.singles`), with the tile before it first.
@@ -114,7 +114,7 @@ def _has(kernel: Kernel, op: str) -> bool:
     return any(n.op == op for n in walk(*exprs_of(kernel)))
 
 
-def tile_axes(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Tiling]:
+def tile_axes(kernel: Kernel, target: GpuTarget, config: Config) -> tuple[Kernel, Tiling]:
     """Group the axes, make each group one axis, choose blocks."""
     rows = any(p.inner for p in kernel.phases)
     groups = [kernel.outer] if rows else _sides(kernel)
@@ -209,7 +209,7 @@ def _forwards(phase: Phase) -> Axes:
 # -- blocks ----------------------------------------------------------------------------------
 
 
-def _pointwise(kernel: Kernel, target: Target) -> Tiling:
+def _pointwise(kernel: Kernel, target: GpuTarget) -> Tiling:
     """Tiles of one or two thousand points, smaller if there would be too few of them."""
     extents = [_about(a) for a in kernel.outer]
     if len(extents) < 2:
@@ -245,7 +245,7 @@ def _has_known_rows(kernel: Kernel) -> bool:
     return is_known(*(a.extent for p in kernel.phases for a in p.inner))
 
 
-def _reduction(kernel: Kernel, target: Target) -> Tiling:
+def _reduction(kernel: Kernel, target: GpuTarget) -> Tiling:
     """Rows in registers if they fit; else in pieces. Across rows, neighbours are columns."""
     rows = extent_of(kernel.outer)
     longest = max(extent_of(p.inner) for p in kernel.phases)
@@ -272,7 +272,7 @@ def _reduction(kernel: Kernel, target: Target) -> Tiling:
     return Tiling((block,) * len(kernel.outer), row, warps=warps, stages=stages)
 
 
-def _columns(kernel: Kernel, target: Target, rows: int, longest: int) -> Tiling:
+def _columns(kernel: Kernel, target: GpuTarget, rows: int, longest: int) -> Tiling:
     """Neighbouring threads take neighbouring columns, a few of their points at a time."""
     stores = any(p.inside for p in kernel.phases)
     most = STORED_COLUMNS if stores else COLUMNS
@@ -285,7 +285,7 @@ def _columns(kernel: Kernel, target: Target, rows: int, longest: int) -> Tiling:
     return Tiling((block,) * len(kernel.outer), row, warps=warps, stages=stages)
 
 
-def _stages(kernel: Kernel, points: int, target: Target) -> int:
+def _stages(kernel: Kernel, points: int, target: GpuTarget) -> int:
     """Blocks of a row that are under way in a loop: those that come lie in shared memory."""
     rows = [p for p in kernel.phases if p.inner]
     stored = [s.buffer.dtype.bytes for p in rows for s in p.inside]
@@ -296,7 +296,7 @@ def _stages(kernel: Kernel, points: int, target: Target) -> int:
     return min(STORED_STAGES, 1 + room // (points * max(*read, 1)))
 
 
-def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
+def _shared(kernel: Kernel, tiling: Tiling, target: GpuTarget) -> Tiling:
     """Few long rows in pieces, a program each: how many follows from the sizes, so that a sum is
     the same on any machine."""
     phase = shared_phase(kernel)
@@ -315,7 +315,7 @@ def _shared(kernel: Kernel, tiling: Tiling, target: Target) -> Tiling:
     return replace(tiling, row=row, piece=piece, share=-(-points // piece))
 
 
-def _may_share(kernel: Kernel, target: Target) -> bool:
+def _may_share(kernel: Kernel, target: GpuTarget) -> bool:
     """Whether programs may share rows: if that is wanted, or if nothing else splits them, since a
     place in the row is asked for."""
     phase = shared_phase(kernel)

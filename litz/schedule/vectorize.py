@@ -1,6 +1,6 @@
 """Choose the axis that runs in vector lanes, and the order of the others.
 
-In: a flat `Kernel` and a `Target`. Out: the kernel with that axis last, and a `Choice`. Every
+In: a flat `Kernel` and a `CpuTarget`. Out: the kernel with that axis last, and a `Choice`. Every
 access is costed along each candidate: an element a lane costs a lane's share if it lies beside its
 neighbour, and all of it if it does not. Example: a column sum runs its columns (outer) in lanes,
 a row sum its row (inner).
@@ -16,7 +16,7 @@ from litz.ir.program import Kernel, Phase, Store, buffer_bytes, loads
 from litz.ir.scheduled import Choice
 from litz.ir.sizes import count_of
 from litz.schedule.axes import reorder_inner, reorder_outer, stride_along
-from litz.target import COLUMN_VECTORS, Target
+from litz.target import COLUMN_VECTORS, CpuTarget
 
 SCATTERED_STORE = 2.0
 # Vectors a row reduction carries side by side, to hide the latency of an addition.
@@ -32,7 +32,7 @@ CROSSING_VECTORS = 4
 UNSEEN = 1024
 
 
-def natural_lanes(kernel: Kernel, target: Target) -> int:
+def natural_lanes(kernel: Kernel, target: CpuTarget) -> int:
     """Lanes of the widest type that is computed with."""
     widest = 1
     for phase in kernel.phases:
@@ -103,7 +103,7 @@ def in_order(phase: Phase) -> bool:
     return scans or any(s.scatters for s in phase.stores)
 
 
-def vectorize(kernel: Kernel, target: Target, config: Config) -> tuple[Kernel, Choice]:
+def vectorize(kernel: Kernel, target: CpuTarget, config: Config) -> tuple[Kernel, Choice]:
     """Pick the cheapest axis; the others keep their order."""
     lanes = natural_lanes(kernel, target)
     sequential = any(p.inner for p in kernel.phases)
@@ -154,7 +154,7 @@ def _at_most(most: int, extent: Expr) -> int:
     return min(most, extent.number) if extent.is_const else most
 
 
-def _passes_by(kernel: Kernel, columns: Expr, target: Target) -> bool:
+def _passes_by(kernel: Kernel, columns: Expr, target: CpuTarget) -> bool:
     """Whether a kernel is nothing but a reduction along the columns of an array that is better read
     row by row, and what is done to its results."""
     phase, *others = kernel.phases
@@ -184,7 +184,7 @@ def _evenly(extent: Expr, most: int, lanes: int) -> int:
     return -(-extent.number // (chunks * lanes)) * lanes
 
 
-def _side_by_side(kernel: Kernel, most: int, target: Target) -> int:
+def _side_by_side(kernel: Kernel, most: int, target: CpuTarget) -> int:
     """As many vectors of each sum as leave half of the registers to what is added."""
     sums = max(
         len({n for s in p.stores for n in walk(s.value) if n.op == "reduce"}) for p in kernel.phases
@@ -209,7 +209,7 @@ def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
     return None
 
 
-def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: Target) -> int:
+def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: CpuTarget) -> int:
     """Enough tasks for the threads to share evenly, each a whole number of vectors."""
     n = vector.extent.hint
     others = extent_of(a for a in kernel.outer if a is not vector)

@@ -12,13 +12,13 @@ from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, Sliding
 from litz.ir.sizes import is_known
 from litz.ir.window import windows_of
-from litz.target import Target
+from litz.target import CpuTarget
 
 # Floating-point operations worth waking a thread for; they come with more memory than a product's.
 WORTH_A_THREAD = 500_000
 
 
-def schedule_windows(kernel: Kernel, target: Target) -> Choice | None:
+def schedule_windows(kernel: Kernel, target: CpuTarget) -> Choice | None:
     """How to run a kernel of windows; None if it is none."""
     windows = windows_of(kernel)
     lanes = target.vector_bytes // 4

@@ -25,6 +25,7 @@ from litz.ir.program import Extern
 from litz.ir.scheduled import Tiling
 from litz.passes import optimize
 from litz.target import cuda
+from litz.targets import toolchain_of
 from litz.trace import Trace
 from tests.stages import through_aot
 
@@ -71,7 +72,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         monkeypatch.setattr(Here, "prepare", lambda self, found, end: prepared.extend(found))
         options = {"cache_dir": str(tmp_path), "max_autotune_report_choices_stats": False}
         config = snapshot({**options, **flags})
-        return tune(graph, TARGET, config, Trace()), asked, prepared
+        return tune(graph, TARGET, toolchain_of(TARGET), config, Trace()), asked, prepared
 
     return tuned
 

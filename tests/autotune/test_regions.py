@@ -15,6 +15,7 @@ from litz.fuse import fuse
 from litz.ir.choices import NO_CHOICES
 from litz.lower import lower
 from litz.target import host
+from litz.targets import toolchain_of
 from tests.stages import stages
 
 
@@ -33,7 +34,9 @@ def _runs_as_written(region: Region) -> None:
     target, config = host(), snapshot({})
     program = lower(region.graph, target, config)
     inputs = inputs_of(program)
-    found = callable_of(Variant(program, NO_CHOICES), target, config, inputs)()
+    found = callable_of(
+        Variant(program, NO_CHOICES), target, toolchain_of(target), config, inputs
+    )()
     for one, other in zip(found, region.graph.module(*inputs), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 

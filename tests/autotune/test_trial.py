@@ -11,10 +11,11 @@ import torch
 from litz.autotune.results import Ratio
 from litz.autotune.trial import Here, Variant, inputs_of, interval
 from litz.autotune.worker import Apart, variant_json, variant_of
-from litz.config import snapshot
+from litz.config import Config, snapshot
 from litz.ir.choices import NO_CHOICES, Choices, LoopChoice, ProductChoice
 from litz.ir.parse import parse_graph
 from litz.target import host
+from litz.targets import toolchain_of
 from tests import draws
 
 ADDED = """graph:
@@ -52,22 +53,27 @@ def test_the_users_generator_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+def _here(config: Config, threads: int | None = None) -> Here:
+    target = host(threads)
+    return Here(target, toolchain_of(target), config)
+
+
 @pytest.mark.alone
 def test_what_computes_more_takes_longer() -> None:
     slow = "x[o0] + sin(sin(sin(sin(sin(sin(x[o0]))))))*f32(0.0) + f32(1.0)"
     plain = snapshot({"debug_poison_memory": False})  # filling memory takes as long
-    ratio = Here(host(1), plain).compared(_variant(), _variant(slow), 0.2)
+    ratio = _here(plain, 1).compared(_variant(), _variant(slow), 0.2)
     assert ratio.median > 1.2 and ratio.low <= ratio.median <= ratio.high
 
 
 def test_other_numbers_are_refused() -> None:
-    found = Here(host(), snapshot({})).tried(_variant(), _variant("x[o0] + f32(1.5)"), 0.1)
+    found = _here(snapshot({})).tried(_variant(), _variant("x[o0] + f32(1.5)"), 0.1)
     assert found == "other numbers than by rule"
 
 
 def test_what_cannot_be_compiled_costs_a_trial_alone() -> None:
     broken = Choices(kernels={"k0_add": LoopChoice(lanes=3, chunk=7)})
-    found = Here(host(), snapshot({})).tried(_variant(), Variant(_variant().program, broken), 0.1)
+    found = _here(snapshot({})).tried(_variant(), Variant(_variant().program, broken), 0.1)
     assert isinstance(found, Ratio | str)  # LLVM may write it after all; nothing is raised
 
 
@@ -76,7 +82,7 @@ def test_an_error_without_a_text_costs_a_trial_alone(monkeypatch: pytest.MonkeyP
         raise MemoryError
 
     monkeypatch.setattr("litz.autotune.trial.callable_of", failed)
-    found = Here(host(), snapshot({})).tried(_variant(), _variant(), 0.1)
+    found = _here(snapshot({})).tried(_variant(), _variant(), 0.1)
     assert found == "failed: MemoryError: "
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 import litz
-from litz.autotune import questions
 from litz.autotune.cost import Machine, roofline
+from litz.autotune.on_cpu import OnCpu
 from litz.autotune.regions import Size
 from litz.autotune.results import Ratio
 from litz.autotune.trial import Here, Variant
@@ -235,7 +235,7 @@ def test_symbolic_sizes_are_not_tuned(flag: str, made_up: Any) -> None:
 def test_nothing_is_tried_where_the_rule_is_at_the_peak(
     tmp_path: Path, made_up: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(questions, "roofline", lambda *_: 0.95e-3)
+    monkeypatch.setattr(OnCpu, "least", lambda *_: 0.95e-3)
     asked = made_up(lambda choice: 0.5 if choice.backend == "LITZ" else 2.0)
     report = _report(_explained(tmp_path))
     assert len(asked) == len(report.tuning.findings) == 2
@@ -301,6 +301,7 @@ SECOND = """
 import torch, litz
 from tests import draws
 from litz.autotune.trial import Here
+from litz.autotune.on_cpu import OnCpu
 def tried(*args):
     raise AssertionError("timed again")
 Here.tried = tried

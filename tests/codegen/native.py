@@ -11,19 +11,16 @@ from typing import Any
 
 import torch
 
-from litz.build import build
 from litz.call import plan_call
-from litz.codegen import drive, emit
 from litz.config import Config
 from litz.ir.aten import torch_dtype
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, integer
 from litz.ir.program import Buffer, Kernel, KernelGraph, Phase, Plan, Store
 from litz.ir.scheduled import ScheduledKernel
-from litz.runtime import link
-from litz.schedule import schedule
 from litz.target import host
 from litz.trace import Trace
+from tests.toolchain import build, drive, emit, link, schedule
 
 MARGIN = 16  # elements on either side of a buffer
 

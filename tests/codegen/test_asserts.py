@@ -7,19 +7,16 @@ import torch
 import torch.nn.functional as F
 
 import litz
-from litz.build import build
 from litz.call import plan_call
-from litz.codegen import drive, emit
 from litz.config import Config
 from litz.errors import InternalError
 from litz.ir.dtypes import F32
 from litz.ir.expr import apply, axis, integer, load
 from litz.ir.index import ONE
 from litz.ir.program import Buffer, Kernel, KernelGraph, Output, Phase, Plan, Store, ViewArg
-from litz.runtime import link
-from litz.schedule import schedule
 from litz.target import host
 from litz.trace import Trace
+from tests.toolchain import build, drive, emit, link, schedule
 
 
 def _reads_beyond(config: Config) -> torch.Tensor:

@@ -4,14 +4,16 @@ what is merely copied keeps every bit."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from litz.codegen.llvm import math
-from litz.codegen.llvm.math.halves import DENORMAL, FEATURE, TO_BF16
+from litz.codegen.llvm.math.halves import DENORMAL, TO_BF16
 from litz.ir.dtypes import BF16, F32
 from litz.ir.expr import axis, cast, load
+from litz.target import host
 from tests.codegen import native
 
 # Ties and their neighbours in every binade, with both signs: denormals and infinities among them.
@@ -27,7 +29,7 @@ def _floats() -> torch.Tensor:
 @pytest.mark.parametrize("features", ["as they are", "none"])
 def test_every_binade_rounds_as_eager_does(features: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if features == "none":
-        monkeypatch.setattr("litz.codegen.llvm.math.halves.FEATURE", "of no processor")
+        monkeypatch.setattr("litz.codegen.llvm.math.halves.WIDTHS", ())
     x = _floats()
     source, result = native.buffer("x", F32, len(x)), native.buffer("y", BF16, len(x))
     i = axis("i0", len(x))
@@ -50,7 +52,8 @@ def test_one_denormal_among_numbers_is_kept() -> None:
 
 
 def test_the_instruction_is_used_where_there_is_one() -> None:
-    quick, _ = math.definitions([(TO_BF16, "f32", 16)], [FEATURE])
+    cpu = replace(host(), triple="x86_64-linux-gnu", features=("+avx512bf16",))
+    quick, _ = math.definitions([(TO_BF16, "f32", 16)], cpu)
     plain, _ = math.definitions([(TO_BF16, "f32", 16)])
     assert "fptrunc" in quick and f"i32 {DENORMAL}" in quick
     assert "fptrunc" not in plain

@@ -10,9 +10,9 @@ from litz.codegen.triton.emit import KernelEmitter as TritonEmitter
 from litz.codegen.triton.module import emit_kernel
 from litz.config import Config
 from litz.errors import VerifyError
-from litz.schedule import schedule
 from litz.target import cuda
 from tests.stages import compiled, stages
+from tests.toolchain import schedule
 
 K = torch.arange(8.0 * 16 * 4 * 8).reshape(8, 16, 4, 8)
 

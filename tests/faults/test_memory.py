@@ -6,6 +6,7 @@ import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import CodeType, FrameType
@@ -21,6 +22,8 @@ from litz.runtime import held as held_module
 from litz.runtime import memory
 from litz.runtime.held import Held, HeldSet
 from litz.runtime.writes import PageTracker, Watch
+from litz.target import CpuTarget, host
+from litz.targets import TOOLCHAINS, toolchain_of
 from tests.faults.processes import run
 from tests.stages import linked, through_aot
 
@@ -328,16 +331,16 @@ class _Seen(Exception):
 def _emitted(function: Callable[..., Any], *inputs: torch.Tensor) -> str:
     """The code for inputs that nobody looks at."""
     found: list[str] = []
-    emit = compiler.emit
+    tools = toolchain_of(host())
 
     def kept(*given: Any) -> Any:
-        source = emit(*given)
+        source = tools.emit(*given)
         found.append(source.text)
         raise _Seen
 
     def compile_one(module: torch.fx.GraphModule) -> Any:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(compiler, "emit", kept)
+            patched.setitem(TOOLCHAINS, CpuTarget, replace(tools, emit=kept))
             return compiler.compile_graph(module, "inference", litz.config.snapshot())
 
     with torch.no_grad(), pytest.raises(Exception) as caught:

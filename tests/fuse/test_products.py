@@ -21,10 +21,11 @@ from litz.ir.program import KernelGraph, LoopProgram
 from litz.ir.text import kernel_text
 from litz.ir.verify import verify
 from litz.lower import lower
-from litz.schedule import schedule
 from litz.target import Target, host
+from litz.targets import toolchain_of
 from tests import draws
 from tests.stages import as_array, stages
+from tests.toolchain import schedule
 
 Function = Callable[..., Any]
 JOINED = Choices(products={ANY: ProductChoice(rows=True, prologue=True)})
@@ -73,7 +74,9 @@ def _inputs(rows: int, depth: int, columns: int, dtype: torch.dtype) -> list[tor
 def _called(program: LoopProgram, inputs: list[torch.Tensor], **flags: Any) -> list[torch.Tensor]:
     config = snapshot({"cpp.threads": 2, "debug_index_asserts": True, **flags})
     with torch.no_grad():
-        return callable_of(Variant(program, JOINED), host(2), config, inputs)()
+        return callable_of(
+            Variant(program, JOINED), host(2), toolchain_of(host(2)), config, inputs
+        )()
 
 
 def _joined(program: LoopProgram, target: Target | None = None) -> KernelGraph:

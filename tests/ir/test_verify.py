@@ -14,8 +14,8 @@ from litz.ir.expr import apply, axis, const, integer, load, reduce, scan
 from litz.ir.parse import parse_graph, parse_program
 from litz.ir.program import Buffer, Loop, LoopProgram, Origin, Store
 from litz.ir.verify import verify, verify_emitted, verify_schedule
-from litz.schedule import schedule
 from litz.target import host
+from tests.toolchain import schedule
 
 GOOD = """
     size s0 in 2..64

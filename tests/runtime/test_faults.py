@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from litz import compiler
 from litz.errors import IndexOutOfRange, InputMismatch
 from litz.ir.program import Buffer
 from litz.runtime import CompiledGraph, memory
+from litz.target import CpuTarget, host
+from litz.targets import TOOLCHAINS, toolchain_of
 from tests import draws
 from tests.runtime.faults import Injected, every_step, fail_everywhere
 from tests.stages import linked
@@ -100,14 +102,14 @@ def symbolic(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledGraph]:
     torch._dynamo.reset()
     memory.IDLE.clear()
     made: list[CompiledGraph] = []
-    link = compiler.link
+    tools = toolchain_of(host())
 
     def kept(*given: Any) -> Any:
-        made.append(link(*given))
+        made.append(tools.link(*given))
         return made[-1]
 
     kept.stage_name = "link"  # type: ignore[attr-defined]
-    monkeypatch.setattr(compiler, "link", kept)
+    monkeypatch.setitem(TOOLCHAINS, CpuTarget, replace(tools, link=kept))
     fast = torch.compile(_grows, backend="litz", dynamic=True, options={"on_error": "raise"})
     for n in (6, 7):
         fast(*_inputs(n))

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from litz.config import Config
-from litz.schedule import schedule
 from litz.target import host
 from tests.stages import compiled, stages
+from tests.toolchain import schedule
 
 X = torch.randn(64, 256)
 SMALL_CACHE = replace(host(), l3_bytes=4096, vector_bytes=64, triple="x86_64-linux-gnu")

@@ -44,7 +44,7 @@ class Block(KernelEmitter):
         self.by = blocking
         self.vectors = blocking.width // self.choice.lanes
         self.vector = computed_type(product.node.dtype, self.choice.lanes)
-        self.dot: Dot | None = dot_for(product, blocking.group)
+        self.dot: Dot | None = dot_for(product, blocking.group, self.choice.isa)
         self.tile: Value
         # The left operand, if the kernel makes it: rows of scratch.
         stored = stored_load(product.left)

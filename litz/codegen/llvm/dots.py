@@ -15,6 +15,7 @@ from litz.ir.dtypes import BF16, I8
 from litz.ir.expr import Expr, substitute
 from litz.ir.index import ZERO, simplify_indices
 from litz.ir.product import Blocks, Product, stored_load
+from litz.isa import ISAS, DotInstruction
 
 WORD = Type("i32", 1)
 SIGN = 0x80808080  # added to four signed bytes: the same numbers, 128 larger, without a sign
@@ -24,10 +25,17 @@ SIGN = 0x80808080  # added to four signed bytes: the same numbers, 128 larger, w
 class Dot:
     """`element` is how the instruction wants the `group` numbers that make a word."""
 
-    symbol: str
+    instruction: DotInstruction
     element: str
-    group: int
-    offsets: bool  # it takes the left numbers without a sign
+
+    @property
+    def group(self) -> int:
+        return self.instruction.group
+
+    @property
+    def offsets(self) -> bool:
+        """Whether it takes the left numbers without a sign."""
+        return self.instruction.unsigned_left
 
     def column(self, values: Values, blocks: Blocks, first: int) -> Value:
         """The groups of a vector of columns, from `first` on."""
@@ -68,7 +76,7 @@ class Dot:
 
     def add(self, b: Builder, before: Value, left: Value, right: Value) -> Value:
         """before + the products of each group."""
-        symbol = f"{self.symbol}.{before.type.lanes * 32}"
+        symbol = self.instruction.symbol(before.type.lanes)
         return b.extern(symbol, before.type, before, left, right)
 
 
@@ -78,12 +86,10 @@ def _at_first(operand: Expr, places: dict[Expr, Expr]) -> Expr:
     return simplify_indices(substitute(node, places))
 
 
-def dot_for(product: Product, group: int) -> Dot | None:
+def dot_for(product: Product, group: int, isa: str) -> Dot | None:
     """The instruction for a product in groups; None if it adds one number at a time."""
     left, right = stored_load(product.left), stored_load(product.right)
     if group == 1 or left is None or right is None:
         return None
-    if left.dtype is BF16:
-        return Dot("llvm.x86.avx512bf16.dpbf16ps", "bfloat", group, offsets=False)
-    assert left.dtype is I8, left.dtype
-    return Dot("llvm.x86.avx512.vpdpbusd", "i8", group, offsets=True)
+    element = {BF16: "bfloat", I8: "i8"}[left.dtype]
+    return Dot(ISAS[isa].dot(left.dtype.name, group), element)

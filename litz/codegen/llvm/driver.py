@@ -22,7 +22,7 @@ from litz.ir.index import ONE, ZERO, floordiv, product
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.sizes import roots
 from litz.ir.source import Source
-from litz.target import Target
+from litz.target import CpuTarget
 
 # Words of the stack that a run of several kernels may take: its arguments, and what it calls.
 MOST_WORDS = 1 << 12
@@ -72,7 +72,7 @@ def as_seen(number: Expr, known: dict[str, Expr]) -> Expr:
     return transform(number, change)
 
 
-def with_driver(source: Source, call: CallPlan, target: Target) -> Source:
+def with_driver(source: Source, call: CallPlan, target: CpuTarget) -> Source:
     """The module with the functions that launch its kernels."""
     text = driver_text(call, target.threads)
     # Nothing may be declared twice.

@@ -34,6 +34,7 @@ class FunctionEmitter:
         self.values = Values(self.b, self.scopes, self.choice.lanes)
         self.values.memory.asserts = self.choice.asserts
         self.values.memory.past = self.choice.past
+        self.values.memory.isa = self.choice.isa
         self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
         self.frame = self.values.frame
         self.until = Value("%end", I64)  # what tasks run up to

@@ -26,10 +26,10 @@ from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
 from litz.ir.summary import summary
 from litz.ir.verify import verify_emitted
-from litz.target import Target
+from litz.target import CpuTarget
 
 
-def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> Source:
+def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: CpuTarget) -> Source:
     """One function for each kernel that differs from all before it. The driver is not part of the
     text yet: the call has to be planned first."""
     functions = _Functions()
@@ -37,7 +37,7 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: Target) -> S
         _called(kernel, scheduled, functions)
         for kernel, scheduled in zip(plan.graph.kernels, kernels, strict=True)
     )
-    library, needed = math.definitions(sorted(functions.wanted), target.features)
+    library, needed = math.definitions(sorted(functions.wanted), target)
     bits = target.vector_bytes * 8
     attributes = (
         f'attributes #0 = {{ nounwind "min-legal-vector-width"="{bits}" '
@@ -83,7 +83,7 @@ class _Functions:
         self.may_fail: set[str] = set()  # those with checks
 
     def name(self, scheduled: ScheduledKernel) -> str:
-        key = structure(scheduled)
+        key = scheduled.structure
         if key not in self.known:
             emitter = emitter_of(scheduled)(scheduled, NAME)
             text = emitter.emit()
@@ -107,12 +107,6 @@ def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
     if scheduled.choice.sliding is not None:
         return WindowEmitter
     return ColumnEmitter if scheduled.choice.by_rows else KernelEmitter
-
-
-def structure(scheduled: ScheduledKernel) -> object:
-    """What a kernel's code depends on: everything but its name, origins and real buffers."""
-    kernel = scheduled.kernel
-    return (kernel.outer, kernel.phases, kernel.scratch, scheduled.choice)
 
 
 def _identifier(name: str) -> str:

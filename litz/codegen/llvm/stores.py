@@ -16,6 +16,7 @@ from litz.ir.expr import Expr
 from litz.ir.index import coefficient
 from litz.ir.program import Buffer
 from litz.ir.verify import Place
+from litz.isa import ISAS
 
 if TYPE_CHECKING:
     from litz.codegen.llvm.values import Values
@@ -31,6 +32,7 @@ class Stores:
         self.local: dict[Buffer, int] = {}
         self.written: set[Buffer] = set()
         self.past: tuple[str, ...] = ()  # buffers that whole vectors are written to past caches
+        self.isa = ""  # the instruction set
         self.safe: Value | None = None  # a zero that guarded scalars read instead
         self.asserts = False  # whether every access is held against its buffer's bounds
         self.in_order = False  # whether LLVM must leave loads of vectors in the order they have
@@ -85,8 +87,9 @@ class Stores:
     def fence(self) -> None:
         """Stores past the caches are seen by others in any order, unless they are waited for."""
         if self.past:
-            self.v.b.declares.add("declare void @llvm.x86.sse.sfence()")
-            self.v.b.lines.append("  call void @llvm.x86.sse.sfence()")
+            symbol = ISAS[self.isa].nontemporal_fence
+            self.v.b.declares.add(f"declare void @{symbol}()")
+            self.v.b.lines.append(f"  call void @{symbol}()")
 
     def _bytes(self, value: Value) -> int:
         return max(value.type.bits // 8, 1)

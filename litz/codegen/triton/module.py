@@ -38,7 +38,7 @@ def emit_kernels(
     made: dict[object, DeviceKernel] = {}
     calls: list[KernelCall] = []
     for step, kernel in zip(plan.graph.kernels, scheduled, strict=True):
-        key = (kernel.kernel.outer, kernel.kernel.phases, kernel.kernel.scratch, kernel.choice)
+        key = kernel.structure
         if key not in made:
             words = _nodes(kernel.kernel) if nodes else _identifier(kernel.kernel.name)
             named = emit_kernel(kernel, f"litz_{len(made)}_{words}" if unique else PLAIN)

@@ -24,10 +24,9 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from litz import compiler
-from litz.build import build_launcher
+from litz.build import build_launcher, load_launcher
 from litz.build.triton_worker import function_of
 from litz.call import plan_call
-from litz.codegen import drive, emit
 from litz.config import snapshot
 from litz.errors import DriverError
 from litz.ir import eighths
@@ -39,15 +38,16 @@ from litz.ir.dtypes import E4M3, E5M2
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer, Kernel, KernelGraph, Plan
 from litz.ir.sizes import span
-from litz.ir.source import Cubin, DeviceBinary, DeviceKernel, DeviceSource
+from litz.ir.source import Cubin, DeviceKernel, DeviceObject, DeviceSource
 from litz.runtime import recorded
 from litz.runtime.device_graph import NO_CONTEXT, DeviceGraph
 from litz.runtime.numbers import local_name, number_text
-from litz.schedule import schedule
 from litz.target import Target, cuda
+from litz.targets import toolchain_of
 from litz.trace import Trace
 from tests.runtime.tape import Tape
 from tests.stages import Stages, copied, staged, through_aot
+from tests.toolchain import drive, emit, schedule
 
 # A GPU whose tensors lie where the interpreter can reach them; `triton.product_rows` is 16.
 TARGET: Target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
@@ -383,8 +383,8 @@ def link_interpreted(
         spans[name] = _bytes(kernel)
     cubins = {k.name: Cubin(k.name, b"", 0, k.warps) for k in source.kernels}
     driven = drive(source, call, TARGET)
-    assert isinstance(driven, DeviceSource)
-    binary = DeviceBinary(cubins, build_launcher(driven, config, Trace()))
+    code = DeviceObject(cubins, build_launcher(driven, config, Trace()))
+    binary = load_launcher(driven, code)
     device = Interpreted(source, spans)
     graph = DeviceGraph(call, binary, constants, device, config)
     recorded(graph, constants)
@@ -444,6 +444,7 @@ class _Compiled:
 
     def __init__(self, graph: Any, device: Any) -> None:
         self.graph, self.device, self._boxed_call = graph, device, True
+        self.asks, self.frozen = False, None
         self.recording = graph.recording
 
     def __call__(self, args: list[Any]) -> Any:
@@ -463,26 +464,28 @@ def interpreting() -> Iterator[list[Any]]:
     """Compile for the GPU, and run on the interpreter; gives the graphs as they are linked."""
     scheduled: list[Any] = []
     made: list[Any] = []
-    names = ("target_for", "schedule", "build", "link")
+    names = ("target_for", "toolchain_of")
     before = {name: getattr(compiler, name) for name in names}
+    real = toolchain_of(TARGET)
 
     def target_for(devices: Any, config: Any) -> Any:
         scheduled.clear()
         return TARGET
 
     def keep(kernel: Any, *args: Any) -> Any:
-        scheduled.append(before["schedule"](kernel, *args))
+        scheduled.append(real.schedule(kernel, *args))
         return scheduled[-1]
 
-    def build(source: Any, target: Any, config: Any, trace: Any) -> Any:
+    def skip(*args: Any) -> Any:
         """The interpreter reads the source itself."""
-        return source
+        return args[0]
 
     def link(call: Any, source: Any, constants: Any, config: Any, *more: Any) -> Any:
         made.append(_Compiled(*link_interpreted(call, source, list(scheduled), constants, config)))
         return made[-1]
 
-    for name, function in zip(names, (target_for, keep, build, link), strict=True):
+    tools = replace(real, schedule=keep, build=skip, load=skip, link=link)
+    for name, function in zip(names, (target_for, lambda _: tools), strict=True):
         setattr(compiler, name, function)
     try:
         yield made

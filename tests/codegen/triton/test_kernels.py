@@ -18,11 +18,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from litz.build import get_ready, triton_worker
+from litz.build import start_triton, triton_worker
 from litz.build import triton as triton_build
 from litz.build.triton import _job, compile_kernels
 from litz.build.workers import Workers
-from litz.codegen import emit
 from litz.codegen.triton.module import emit_kernels
 from litz.config import snapshot
 from litz.errors import InternalError, UnsupportedOp
@@ -31,10 +30,12 @@ from litz.ir.scheduled import Tiling
 from litz.ir.source import DeviceKernel
 from litz.runtime.counters import Counters
 from litz.schedule.tile import candidates, neighbours
-from litz.target import configured, cuda
+from litz.target import configured, cuda, host
+from litz.targets import toolchain_of
 from tests.codegen.triton.apart import Outcomes, outcomes
 from tests.codegen.triton.cases import NAMES
 from tests.stages import Stages, staged, through_aot
+from tests.toolchain import emit
 
 triton = pytest.importorskip("triton")
 GPUTarget = pytest.importorskip("triton.backends.compiler").GPUTarget
@@ -412,9 +413,9 @@ def test_workers_are_there_before_their_kernels(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(triton_build, "WORKERS", workers)
     target = cuda((9, 0), 132)
     for threads, ops, count in ((1, 100, 0), (3, 7, 0), (3, 8, 1), (3, 100, 3), (3, 100, 3)):
-        get_ready(target, snapshot({"compile_threads": threads}), ops)
+        start_triton(target, snapshot({"compile_threads": threads}), ops)
         assert len(workers.free) == count
-    get_ready(replace(target, device="cpu"), snapshot({"compile_threads": 8}), 100)
+    toolchain_of(host()).get_ready(host(), snapshot({"compile_threads": 8}), 100)
     assert len(workers.free) == 3 and len(workers.first) == 2
     text = "import triton\n@triton.jit\ndef idle(b0):\n    pass\n"
     kernels = [DeviceKernel("idle", text.replace("pass", f"b0 + {k}"), ("*fp32",), 1, 1, 1)
@@ -464,7 +465,7 @@ def test_a_forked_program_has_workers_of_its_own(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(OSError):
             workers.run(_job(kernel, 90))
         monkeypatch.setattr(triton_build, "WORKERS", workers)
-        get_ready(cuda((9, 0), 132), snapshot({"compile_threads": 2}), 100)
+        start_triton(cuda((9, 0), 132), snapshot({"compile_threads": 2}), 100)
     assert workers.busy == 0 and not workers.free
     worker.close()
     workers.stop()

@@ -15,7 +15,7 @@ serve f32 through it, `INTEGER` the functions of integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,6 +39,7 @@ from litz.codegen.llvm.math import inverse_trigonometric as inverse
 from litz.codegen.llvm.math.polynomials import FAMILIES, polynomial
 from litz.codegen.llvm.math.wide import through_f64
 from litz.ir.ops import OPS
+from litz.target import CpuTarget
 
 Body = Callable[..., Value]
 
@@ -143,8 +144,11 @@ BODIES: dict[tuple[str, str], Body] = {
 }
 
 
+# A processor of which nothing is known.
+ANY_CPU = CpuTarget("generic", threads=1, vector_bytes=16, l1_bytes=0, l2_bytes=0)
+
 # Roundings to the types that are held as their bits, and to integers.
-NARROWINGS: dict[str, Callable[[Builder, Value, Collection[str]], Value]] = {
+NARROWINGS: dict[str, Callable[[Builder, Value, CpuTarget], Value]] = {
     halves.TO_BF16: halves.to_bf16,
     **{f"to_{name}": partial(eighths.narrowed, name) for name in eighths.FORMATS},
     **{f"to_i{bits}": partial(whole.cut_off, bits) for bits in (32, 64)},
@@ -156,13 +160,11 @@ def symbol(name: str, dtype: str, lanes: int) -> str:
     return f"litz.{name}.{dtype}.v{lanes}"
 
 
-def _define(
-    name: str, dtype: str, lanes: int, features: Collection[str] = ()
-) -> tuple[str, set[str]]:
+def _define(name: str, dtype: str, lanes: int, cpu: CpuTarget = ANY_CPU) -> tuple[str, set[str]]:
     b = Builder(lanes, dtype)
     if name in NARROWINGS:
         operands = [b.parameter("x")]
-        result = NARROWINGS[name](b, operands[0], features)
+        result = NARROWINGS[name](b, operands[0], cpu)
     else:
         operands = [b.parameter(p) for p in "xy"[: OPS[name].arity]]
         result = BODIES[name, dtype](b, *operands)
@@ -179,14 +181,14 @@ def definition(name: str, dtype: str, lanes: int) -> str:
 
 
 def definitions(
-    wanted: Iterable[tuple[str, str, int]], features: Collection[str] = ()
+    wanted: Iterable[tuple[str, str, int]], cpu: CpuTarget = ANY_CPU
 ) -> tuple[str, set[str]]:
-    """The functions wanted, as (name, dtype, lanes), each once, for a processor with these
-    features; and the `declare`s they need."""
+    """The functions wanted, as (name, dtype, lanes), each once, for a processor;
+    and the `declare`s they need."""
     texts: list[str] = []
     declares: set[str] = set()
     for key in dict.fromkeys(wanted):
-        text, needed = _define(*key, features)
+        text, needed = _define(*key, cpu)
         texts.append(text)
         declares |= needed
     return "\n\n".join(texts), declares

@@ -9,11 +9,11 @@ Of e5m2 the bits are the upper half of an f16's; those of e4m3, moved by seven, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from litz.codegen.llvm.builder import Builder, Value
 from litz.ir import eighths
+from litz.target import CpuTarget
 
 BIAS, FRACTION = 127, 23  # of f32
 
@@ -43,7 +43,7 @@ def widened(b: Builder, x: Value, name: str) -> Value:
     return b.select(nan, b.constant(math.nan, small.type), b.mul(small, 256.0))
 
 
-def narrowed(name: str, b: Builder, x: Value, _: Collection[str]) -> Value:
+def narrowed(name: str, b: Builder, x: Value, _: CpuTarget) -> Value:
     """The body of the function that rounds."""
     form = FORMATS[name]
     bits = b.bits(x)

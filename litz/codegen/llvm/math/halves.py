@@ -2,29 +2,30 @@
 
 In: floats. Out: the bits of the nearest bfloat16, ties to even; NaN stays NaN. The instruction of
 AVX-512 takes denormals for zeros, and eager does not. So its result is taken unless some lane holds
-a denormal, which hardly ever happens: three instructions for a vector instead of nine.
+a denormal, which hardly ever happens: three instructions for a vector instead of nine. That of
+AArch64 takes them as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from litz.codegen.llvm.builder import Builder, Type, Value
+from litz.target import CpuTarget
 
 TO_BF16 = "to_bf16"
-FEATURE = "+avx512bf16"
 DENORMAL = 0x20  # of vfpclassps
 WIDTHS = (4, 8, 16)
 
 
-def to_bf16(b: Builder, x: Value, features: Collection[str]) -> Value:
+def to_bf16(b: Builder, x: Value, cpu: CpuTarget) -> Value:
     """The body of the function."""
-    if FEATURE not in features or x.type.lanes not in WIDTHS:
+    isa = cpu.isa
+    if isa.bf16_feature not in cpu.features or x.type.lanes not in WIDTHS:
         return _by_integers(b, x)
-    b.branch_if(b.any_lane(_denormal(b, x)), "slow", "fast", rarely=True)
+    if not isa.bf16_denormals:
+        return _by_instruction(b, x)
+    b.branch_if(b.any_lane(_denormal(b, x, isa.bf16_denormals)), "slow", "fast", rarely=True)
     b.label("fast")
-    narrow = b.convert("fptrunc", x, "bfloat")
-    quick = b.convert("bitcast", narrow, "i16")
+    quick = _by_instruction(b, x)
     b.branch("done")
     b.label("slow")
     exact = _by_integers(b, x)
@@ -33,8 +34,12 @@ def to_bf16(b: Builder, x: Value, features: Collection[str]) -> Value:
     return b.phi([(quick, "fast"), (exact, "slow")])
 
 
-def _denormal(b: Builder, x: Value) -> Value:
-    symbol = f"llvm.x86.avx512.fpclass.ps.{x.type.lanes * 32}"
+def _by_instruction(b: Builder, x: Value) -> Value:
+    return b.convert("bitcast", b.convert("fptrunc", x, "bfloat"), "i16")
+
+
+def _denormal(b: Builder, x: Value, test: str) -> Value:
+    symbol = f"{test}.{x.type.lanes * 32}"
     b.declares.add(f"declare {x.type.of('i1')} @{symbol}({x.type}, i32 immarg)")
     return b.call(symbol, x.type.of("i1"), x, Value(str(DENORMAL), Type("i32", 1)))
 

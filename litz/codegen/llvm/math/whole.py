@@ -8,17 +8,14 @@ said here, as eager's C++ has it: the least integer on x86, elsewhere the neares
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from litz.codegen.llvm.builder import Builder, Value
+from litz.target import CpuTarget
 
-X86 = "+sse2"  # every x86 of 64 bits has it, and nothing else does
 
-
-def cut_off(bits: int, b: Builder, x: Value, features: Collection[str]) -> Value:
+def cut_off(bits: int, b: Builder, x: Value, cpu: CpuTarget) -> Value:
     """The body of the function."""
     type = x.type.of(f"i{bits}")
-    if X86 not in features:
+    if cpu.isa.saturates:
         return b.extern(f"llvm.fptosi.sat.{type.mangled}.{x.type.mangled}", type, x)
     # The least integer itself fits, but it is what does not fit, too. NaN is not less.
     fits = b.compare("olt", b.abs(x), 2.0 ** (bits - 1))
