@@ -89,6 +89,8 @@ class Target:
     # Whether tasks of one launch may share a few long rows, instead of a second launch.
     shares_rows: bool = False
     eighths: bool = True  # whether it converts floats of eight bits
+    # The longest row that a task holds whole, if there is a limit: a longer one comes in blocks.
+    longest_row: int = 0
 
     eager: ClassVar[Eager] = EAGER_ON_HOST
     panels: ClassVar[bool] = True  # whether a product reads its right operand from packed panels
@@ -102,8 +104,6 @@ class Target:
     # more than on any CPU. Neither follows from `threads`: a sum is the same on any machine.
     few_rows: ClassVar[int] = 0
     most_pieces: ClassVar[int] = 0
-    # The longest row that a task holds whole, if there is a limit: a longer one comes in blocks.
-    longest_row: ClassVar[int] = 0
     wide_sums: ClassVar[bool] = True  # whether it adds in f64 at little cost, now and then
     # Ops of the table that have no code on it: what needs them stays with ATen.
     unspelled: ClassVar[frozenset[str]] = frozenset()
@@ -211,7 +211,6 @@ class GpuTarget(Target):
     keeps_freed: ClassVar[bool] = True
     few_rows: ClassVar[int] = 256
     most_pieces: ClassVar[int] = 1024
-    longest_row: ClassVar[int] = 16384
     wide_sums: ClassVar[bool] = False  # eager's variances are f32 there, too
     unspelled: ClassVar[frozenset[str]] = NOT_ON_CUDA
     streams: ClassVar[int] = 1 << 10
@@ -304,6 +303,7 @@ def cuda(capability: tuple[int, int], multiprocessors: int, device: str = "cuda:
         l2_bytes=512 * 1024,
         device=device,
         product_rows=1,
+        longest_row=16384,
         # Before it, Triton goes through a half that it cuts, and rounds some numbers twice.
         eighths=capability >= (9, 0),
         capability=capability,

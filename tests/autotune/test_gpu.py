@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_not_tried() -> None:
     eighths = replace(UP, bytes=1, dtype="float8_e4m3fn")
     sums = {c.height * c.width // (32 * c.warps) for c in gpu.tiles(eighths, TARGET)}
     assert max(sums) == 64
-    older = replace(TARGET, name="sm_80", copies_tiles=False)
+    older = replace(TARGET, name="sm_80", capability=(8, 0))
     assert {c.form for c in gpu.tiles(UP, older)} == {"TILES"}
 
 
