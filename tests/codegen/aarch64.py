@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from litz.ir.aten import torch_dtype
 
 from litz.build.llvm import compile_object
 from litz.call import plan_call
 from litz.config import Config
 from litz.fuzz.interpreted import as_array, as_tensor, interpreted
 from litz.fuzz.stages import without_arena
+from litz.ir.aten import torch_dtype
 from litz.ir.call_plan import CallPlan
 from litz.ir.checks import error_of
 from litz.ir.interpret import Environment
