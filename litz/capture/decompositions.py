@@ -97,7 +97,6 @@ KEPT_WHOLE = (
 MAYBE_OF_NOTHING = (aten._softmax.default, aten._log_softmax.default)
 # Eager gives these in the type of their first operand, where torch's decompositions promote.
 IN_FIRST_TYPE = (aten.huber_loss.default, aten.soft_margin_loss.default)
-
 IS_OLD = not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax")  # before torch 2.13
 
 
