@@ -9,6 +9,7 @@ from collections.abc import Container
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
@@ -92,6 +93,9 @@ def _is_elementwise(node: Node) -> bool:
 def _may_be_full(node: Node, aliases: Aliases, folded: Container[Node]) -> bool:
     value = node.meta["val"]
     if value.dtype.is_complex or not is_static(value) or not is_row_major(value):
+        return False
+    # Whoever gets it also sees the stride of a dimension of one.
+    if aliases.leaves(node) and value.stride() != make_contiguous_strides_for(value.shape):
         return False
     if node.op == "call_function" and viewed_operand(node) is None:
         return True  # it has memory of its own

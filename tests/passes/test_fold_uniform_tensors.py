@@ -56,3 +56,12 @@ def test_a_tensor_without_memory_has_no_number() -> None:
     with pytest.warns(UserWarning, match="no code for device 'meta'"):
         twice, nowhere = torch.compile(function, backend="litz")(torch.ones(3))
     assert twice.tolist() == [2, 2, 2] and nowhere.device.type == "meta"
+
+
+def test_a_result_keeps_the_stride_of_a_dimension_of_one() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.new_ones((1, 1))[::2].to(torch.int32, copy=True)
+
+    run = torch.compile(function, backend="litz", options={"on_error": "raise"})
+    found, expected = run(torch.ones(())), function(torch.ones(()))
+    assert found.equal(expected) and found.stride() == expected.stride() == (2, 1)
