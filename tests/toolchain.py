@@ -6,14 +6,18 @@ of them. Example: `emit(plan, [schedule(k, host(), Config())], host())`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from litz import compiler
 from litz.config import Config
 from litz.ir.call_plan import CallPlan
 from litz.ir.program import Kernel, Plan
 from litz.ir.scheduled import ScheduledKernel
-from litz.target import Target, host
-from litz.targets import toolchain_of
+from litz.target import CpuTarget, Target, host
+from litz.targets import TOOLCHAINS, toolchain_of
 from litz.trace import Trace
 
 
@@ -40,3 +44,17 @@ def link(
     *given: Any,
 ) -> Any:  # fmt: skip
     return toolchain_of(target or host()).link(call, binary, constants, config, *given)
+
+
+def stage_of(name: str) -> Any:
+    """The function of a stage, be it every target's or the CPU's."""
+    return getattr(compiler, name, None) or getattr(TOOLCHAINS[CpuTarget], name)
+
+
+def replace_stage(patch: pytest.MonkeyPatch, name: str, function: Any) -> None:
+    """Have the compiler call another function for a stage."""
+    if hasattr(compiler, name):
+        patch.setattr(compiler, name, function)
+    else:
+        changed = replace(TOOLCHAINS[CpuTarget], **{name: function})
+        patch.setitem(TOOLCHAINS, CpuTarget, changed)

@@ -29,6 +29,7 @@ from litz.ir.call_plan import (
     RunPartition,
     Step,
 )
+from litz.ir.index import ZERO
 from litz.ir.program import Buffer, operand_views
 
 
@@ -126,8 +127,9 @@ class _Walk:
                 _broken(f"kernel {kernel.name} runs before {name} is known")
 
     def _need(self, buffers: Iterable[Buffer], who: object) -> None:
+        """What has no elements may never have been written, and kernels do not look at it."""
         for buffer in buffers:
-            if buffer.name not in self.there:
+            if buffer.name not in self.there and ZERO not in buffer.shape:
                 _broken(f"{buffer} is used by {who} where there is no tensor of that name")
 
 

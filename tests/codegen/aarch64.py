@@ -32,11 +32,11 @@ from litz.config import Config
 from litz.fuzz.interpreted import as_array, as_tensor, interpreted
 from litz.fuzz.stages import without_arena
 from litz.ir.aten import torch_dtype
-from litz.ir.call_plan import CallPlan
+from litz.ir.call_plan import ARENA, ERROR_RECORD, CallPlan
 from litz.ir.checks import error_of
 from litz.ir.interpret import Environment
 from litz.ir.program import HOST, Buffer, Kernel, Plan
-from litz.ir.source import ARENA, ERROR_RECORD, Source
+from litz.ir.source import Source
 from litz.runtime.numbers import float_bits
 from litz.target import DEVICES, CpuTarget, aarch64
 from litz.targets import TOOLCHAINS

@@ -23,6 +23,7 @@ from litz.errors import (
     IntegerDivisionByZero,
     InternalError,
     LitzError,
+    LiveOperand,
     MissingDependency,
     ModeWithOptions,
     NotFinite,
@@ -72,6 +73,7 @@ TEXTS: list[tuple[LitzError, str]] = [
     ),
     (
         FrozenParameterChanged("layers.0.weight", 3),
+        LiveOperand("higher_order.cond is given a live module (cond (model.py:3))"),
         "parameter layers.0.weight (and 2 more) was changed after it was frozen into a compiled "
         "graph. Call torch.compiler.reset() to compile with the new values, or leave freezing off.",
     ),

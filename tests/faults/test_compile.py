@@ -23,9 +23,10 @@ from litz.passes import JOINT_PASSES, PASSES, Pass
 from tests import draws
 from tests.faults.processes import run
 from tests.stages import through_aot
+from tests.toolchain import replace_stage, stage_of
 
-STAGES = ("capture", "optimize", "tune", "lower", "fuse", "plan", "schedule", "emit", "build",
-          "link")  # fmt: skip
+STAGES = ("capture", "optimize", "tune", "lower", "fuse", "plan", "schedule", "emit", "plan_call",
+          "drive", "build", "load", "link")  # fmt: skip
 ERRORS = (RuntimeError("a fault"), MemoryError(), RecursionError())
 
 
@@ -53,7 +54,7 @@ def check(**options: Any) -> None:
 
 def failing(stage: str, error: BaseException) -> Callable[..., Any]:
     """A stage that raises as soon as it has done its work."""
-    original = getattr(compiler, stage)
+    original = stage_of(stage)
 
     def fails(*args: Any, **given: Any) -> Any:
         original(*args, **given)
@@ -69,18 +70,18 @@ def test_a_stage_that_raises(stage: str, monkeypatch: pytest.MonkeyPatch) -> Non
     for error in ERRORS:
         litz.reset()
         with monkeypatch.context() as patched:
-            patched.setattr(compiler, stage, failing(stage, error))
+            replace_stage(patched, stage, failing(stage, error))
             with pytest.warns(UserWarning, match="runs the inference graph as eager"):
                 found = torch.compile(model, backend="litz")(x)
         torch.testing.assert_close(found, model(x))
         assert not COMPILE_LOCK._is_owned()
     litz.reset()
     with monkeypatch.context() as patched:
-        patched.setattr(compiler, stage, failing(stage, ERRORS[0]))
+        replace_stage(patched, stage, failing(stage, ERRORS[0]))
         with pytest.raises(Exception) as caught:
             torch.compile(model, backend="litz", options={"on_error": "raise"})(x)
     assert isinstance(root(caught.value), StageFailed)
-    assert compiler.__dict__[stage].stage_name in str(caught.value)
+    assert stage_of(stage).stage_name in str(caught.value)
     check()
 
 
@@ -96,7 +97,7 @@ def test_a_stage_that_is_interrupted(stage: str, monkeypatch: pytest.MonkeyPatch
     x = torch.randn(6, 6)
     fast = torch.compile(model, backend="litz", options={"on_error": "raise"})
     with monkeypatch.context() as patched:
-        patched.setattr(compiler, stage, failing(stage, KeyboardInterrupt()))
+        replace_stage(patched, stage, failing(stage, KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             fast(x)
     assert not COMPILE_LOCK._is_owned()
@@ -108,14 +109,14 @@ def test_a_backward_that_cannot_be_compiled(stage: str, monkeypatch: pytest.Monk
     """It is compiled behind the forward graph, or as the gradients are asked for."""
     x = torch.randn(6, 6, requires_grad=True)
     (expected,) = torch.autograd.grad(model(x).square().sum(), x)
-    original, working = getattr(compiler, stage), failing(stage, ERRORS[0])
+    original, working = stage_of(stage), failing(stage, ERRORS[0])
     graphs: list[str] = []
     compile_graph = backend.compile_graph
 
     def chosen(module: Any, kind: str, *given: Any) -> Any:
         graphs.append(kind)
         patch = working if kind == "backward" else original
-        monkeypatch.setattr(compiler, stage, patch)
+        replace_stage(monkeypatch, stage, patch)
         return compile_graph(module, kind, *given)
 
     monkeypatch.setattr(backend, "compile_graph", chosen)

@@ -50,7 +50,7 @@ def tuned(folder: str, **options: Any) -> Report:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials that take no time: what they find is not the point here."""
     monkeypatch.setattr("litz.autotune.trial.Here.tried", lambda *_: "not timed")
-    monkeypatch.setattr("litz.autotune.tuner.measured", lambda threads: Machine(1e11, 1e10))
+    monkeypatch.setattr("litz.autotune.on_cpu.measured", lambda threads: Machine(1e11, 1e10))
 
 
 def notes(report: Report) -> list[str]:

@@ -18,9 +18,10 @@ from litz.ir.call_parse import parse_call
 from litz.ir.call_text import call_text
 from litz.ir.checks import Site
 from litz.report import Report
-from litz.runtime import CompiledGraph, link
+from litz.runtime import CompiledGraph
 from tests import draws
 from tests.stages import compiled, compiles_noted
+from tests.toolchain import link
 
 X = torch.randn(6, 8, generator=draws.generator(0))
 

@@ -126,7 +126,7 @@ def test_pinned_memory_is_read_at_once(gpu: Cuda) -> None:
     waits: list[bool] = []
 
     class Number:
-        device = torch.device("cpu")
+        is_cuda = False
 
         def __init__(self, pinned: bool) -> None:
             self.pinned = pinned

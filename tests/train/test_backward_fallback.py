@@ -9,13 +9,15 @@ import pytest
 import torch
 
 import litz
-from litz import backend, compiler
+from litz import backend
 from litz.errors import CompileFailed, InternalError
 from litz.ir.graph import Graph
 from litz.passes import Pass
 from tests import draws
+from tests.toolchain import replace_stage, stage_of
 
-STAGES = ("capture", "optimize", "lower", "fuse", "plan", "schedule", "emit", "build", "link")
+STAGES = ("capture", "optimize", "lower", "fuse", "plan", "schedule", "emit", "plan_call",
+          "drive", "build", "load", "link")  # fmt: skip
 
 
 def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -31,7 +33,7 @@ def gradients(call: Any) -> list[torch.Tensor]:
 def inject(monkeypatch: pytest.MonkeyPatch, stage: str) -> list[str]:
     """Let a stage fail on the backward graph alone; gives the kinds of graphs that it saw."""
     seen: list[str] = []
-    sound = getattr(compiler, stage)
+    sound = stage_of(stage)
     compile_graph = backend.compile_graph
 
     def watched(module: Any, kind: str, *given: Any) -> Any:
@@ -45,7 +47,7 @@ def inject(monkeypatch: pytest.MonkeyPatch, stage: str) -> list[str]:
 
     failing.stage_name = stage  # type: ignore[attr-defined]
     monkeypatch.setattr(backend, "compile_graph", watched)
-    monkeypatch.setattr(compiler, stage, failing)
+    replace_stage(monkeypatch, stage, failing)
     return seen
 
 
