@@ -73,9 +73,13 @@ TEXTS: list[tuple[LitzError, str]] = [
     ),
     (
         FrozenParameterChanged("layers.0.weight", 3),
-        LiveOperand("higher_order.cond is given a live module (cond (model.py:3))"),
         "parameter layers.0.weight (and 2 more) was changed after it was frozen into a compiled "
         "graph. Call torch.compiler.reset() to compile with the new values, or leave freezing off.",
+    ),
+    (
+        LiveOperand("higher_order.cond is given a live module (cond (model.py:3))"),
+        "higher_order.cond is given a live module (cond (model.py:3)): this call runs only in the "
+        "process that compiled it.",
     ),
     (
         DiscardedParameter("sum"),
