@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from litz.ir.aten import dtype_of
+from litz.ir.aten import TO_TORCH, dtype_of
 from litz.ir.dtypes import BOOL, F16, F32, DType
 from litz.ir.expr import Expr, apply, cast, const
 from litz.ir.index import ONE
@@ -71,7 +71,7 @@ def promoted(*operands: Value) -> DType:
     stand_ins: list[Any] = []
     for v in operands:
         if isinstance(v, View):
-            torch_dtype = _TORCH[v.dtype.name]
+            torch_dtype = TO_TORCH[v.dtype.name]
             shape = () if not v.shape else (1,) * len(v.shape)
             stand_ins.append(torch.empty(shape, dtype=torch_dtype, device="meta"))
         elif isinstance(v, Expr):  # a symbolic number promotes as any number of its kind
@@ -84,21 +84,6 @@ def promoted(*operands: Value) -> DType:
     first = stand_ins[0]
     return dtype_of(first.dtype if isinstance(first, torch.Tensor) else torch.int64)
 
-
-_TORCH: dict[str, torch.dtype] = {
-    "f64": torch.float64,
-    "f32": torch.float32,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "e4m3": torch.float8_e4m3fn,
-    "e5m2": torch.float8_e5m2,
-    "i64": torch.int64,
-    "i32": torch.int32,
-    "i16": torch.int16,
-    "i8": torch.int8,
-    "u8": torch.uint8,
-    "bool": torch.bool,
-}
 
 # -- functions of one number -----------------------------------------------------------------
 
