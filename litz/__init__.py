@@ -1,7 +1,7 @@
 """Litz: a compiler for PyTorch programs.
 
-`torch.compile(model, backend="litz")`, or `litz.compile(model)`. Names are loaded when they are
-first used, so that a missing dependency is named by an error of ours.
+`torch.compile(model, backend="litz")`, or `litz.compile(model)`. Names are imported on first use:
+a missing dependency then raises an error of ours that says what to install.
 """
 
 from __future__ import annotations

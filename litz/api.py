@@ -1,6 +1,6 @@
 """The public functions: compile, explain, list_options, list_mode_options, reset.
 
-In: a model or function. Out: a compiled one, or what compiling it does.
+In: a model or function. Out: a compiled one, or an `Explanation` of what compiling it does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 from litz import config as settings
 from litz import registration as registration  # so that torch knows the backend by its name
 from litz.backend import forget_warnings, litz
-from litz.capture import called_beside
+from litz.capture import call_isolated
 from litz.config import list_mode_options, list_options
 from litz.errors import ModeWithOptions
 from litz.report import Explanation
-from litz.runtime.memory import IDLE
+from litz.runtime.memory import IDLE_ARENAS
 
 
 def compile(
@@ -41,19 +41,19 @@ def compile(
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Compile a fresh copy of `function`, call it once, and say what was done and why. What the
-    process has compiled stays."""
+    """Compile a fresh copy of `function`, call it once, and say what was done and why. Earlier
+    compiles of this process are kept."""
     explanation = Explanation()
-    called_beside(function, partial(litz, explanation=explanation), args, kwargs)
+    call_isolated(function, partial(litz, explanation=explanation), args, kwargs)
     return explanation
 
 
 def reset() -> None:
-    """Forget everything compiled in this process. Not to be called while another thread compiles:
-    torch frees what that thread is about to write to."""
+    """Forget everything compiled in this process. Never call it while another thread compiles:
+    torch frees the cache entries that the other thread is about to write to."""
     torch._dynamo.reset()
     forget_warnings()
-    IDLE.clear()
+    IDLE_ARENAS.clear()
 
 
 __all__ = ["compile", "explain", "list_mode_options", "list_options", "reset"]

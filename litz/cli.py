@@ -33,7 +33,7 @@ app.command()(ops)
 _NEEDED = ("torch", "llvmlite", "numpy")
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _FINDS = Path("litz_fuzz")
-_OFTEN = 250  # programs between two lines about progress that go to a file
+_OFTEN = 250  # programs between two progress lines, if stdout is no terminal
 _PIPE_WIDTH = 180  # columns of a table that goes to a file or a pipe
 
 
@@ -82,7 +82,7 @@ def env() -> None:
 
 
 def _in_a_folder(path: Path | None) -> Path | None:
-    """A file that can be written when the measuring, which may take hours, is done."""
+    """Check early that a file's folder exists: measuring, which comes first, may take hours."""
     if path is not None and not path.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}")
     return path
@@ -111,7 +111,7 @@ def bench(
     ] = None,
 ) -> None:
     """Time Litz beside other compilers: interleaved, checked, ratios first."""
-    # Measuring needs torch and llvmlite, whose absence `main` reports.
+    # Imported here because it needs torch and llvmlite, whose absence `main` reports.
     from litz.bench import command
 
     outputs = command.Outputs(html, json_file, markdown)
@@ -140,7 +140,7 @@ def fuzz(
     ] = False,
 ) -> None:
     """Look for wrong code with random programs; shrink and store what fails."""
-    # Compiles, so it needs all of the compiler; the other commands do not.
+    # Imported here because it needs the whole compiler, which the other commands do not.
     from litz import fuzz as fuzzing
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -160,7 +160,7 @@ def fuzz(
         _print(table)
     console.print(str(tally))
     if tally.is_void:
-        console.print("most programs were set aside: this hunt says nothing")
+        console.print("most programs were excluded: this hunt says nothing")
     if tally.finds or tally.is_void:
         raise typer.Exit(1)
 
@@ -168,7 +168,7 @@ def fuzz(
 def _facts() -> list[tuple[str, str]]:
     """What `env` prints, in order."""
     versions = [(name, _version(name)) for name in _NEEDED]
-    # The target needs llvmlite, whose absence is for `_version` to report.
+    # Imported here because it needs llvmlite, whose absence `_version` reports first.
     from litz.target import host
 
     target = host()
@@ -192,7 +192,7 @@ def _version(package: str) -> str:
 
 
 def _described(flag: Flag, value: object) -> dict[str, object]:
-    """A flag as JSON; a function, the one value with no JSON, is its text."""
+    """A flag as JSON; a value that is a function, which has no JSON, becomes its text."""
     return {
         "name": flag.name,
         "type": type_text(flag),
@@ -207,7 +207,7 @@ def _described(flag: Flag, value: object) -> dict[str, object]:
 
 
 def _page() -> str:
-    """The flags as the Markdown table of docs/options.md: declarations alone, no value in force."""
+    """The flags as the Markdown table of docs/options.md: defaults, not the values now set."""
     rows = ["| flag | type | default | stage | meaning |", "| --- | --- | --- | --- | --- |"]
     for flag in FLAGS.values():
         allowed = allowed_text(flag)
@@ -223,7 +223,7 @@ def _print(table: Table) -> None:
 
 
 def main() -> None:
-    """Run one command. A mistake of the user's is a line, not a traceback."""
+    """Run one command. A user's mistake prints one line, not a traceback."""
     try:
         app()
     except UserError as error:

@@ -1,7 +1,7 @@
 """The compiler: every stage in order, each a function from one type to one type.
 
-In: the FX module that AOTAutograd made, and a config. Out: a graph that can be
-called, and its report. One thread compiles at a time, and no mode of the program's is around then.
+In: the FX module that AOTAutograd made, and a config. Out: a callable graph and its report. One
+thread compiles at a time, with the torch modes of the user's program switched off.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from litz.autotune import tune
 from litz.call import plan_call
 from litz.capture import COMPILE_LOCK, capture, devices_of
 from litz.config import Config
+from litz.cyclic_gc import fewer_collections
 from litz.fuse import fuse
 from litz.ir.graph import NamedTensor
 from litz.lower import lower
@@ -26,7 +27,7 @@ from litz.targets import toolchain_of
 from litz.toolchain import LinkedGraph
 from litz.trace import Trace
 
-# Tensors with the names that the user knows them by, by their positions among the inputs.
+# From an input's position to its tensor and the name that the user gave it.
 Parameters = Mapping[int, NamedTensor] | None
 
 
@@ -36,7 +37,7 @@ def compile_graph(
     """Compile one graph, with a trace of its own. `parameters` may become constants."""
     trace = Trace(config.debug, verify=config.verify)
     progress = trace.watched(f"{kind} graph", progress=not config.disable_progress)
-    with COMPILE_LOCK, without_modes(), progress:
+    with COMPILE_LOCK, without_modes(), fewer_collections(), progress:
         return _compiled(module, kind, config, trace, parameters)
 
 

@@ -133,7 +133,7 @@ Call = Callable[[], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run the model; None is what cannot be known or does not apply."""
+    """One way to run the model; None where a number is unknown or does not apply."""
 
     name: str
     call: Call
@@ -173,8 +173,8 @@ def inductor_row(model: nn.Module, tokens: Tensor, folder: str) -> Row:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
     compiled = torch.compile(model, backend="inductor", options={"fx_graph_cache": False})
     call, seconds, difference = _first_call(compiled, model, tokens)
-    # Its own count is of loop nests, several to a C++ function. Ours is of functions called, so
-    # both columns are read off the program it wrote.
+    # TorchInductor counts loop nests, of which a C++ function has several. We count calls, so both
+    # columns are read off the Python program that it wrote.
     written = "".join(path.read_text() for path in Path(folder).rglob("*.py"))
     kernels = len(re.findall(r"^\s+cpp_fused\w*\(", written, re.MULTILINE))
     aten_ops = len(re.findall(r"\b(?:extern_kernels\.\w+|torch\.ops(?:\.\w+){3})\(", written))
@@ -206,7 +206,7 @@ def progress(what: str) -> Iterator[None]:
 
 
 def table_of(rows: Sequence[Row], seconds: float) -> Table:
-    """Time the rows against each other and print what is known of each."""
+    """Time the rows against each other; the finished table."""
     with progress(f"timing {', '.join(row.name for row in rows)} in turns for {seconds:g} s"):
         timings = interleave({row.name: row.call for row in rows}, seconds)
     table = Table(header_style="bold")
@@ -226,7 +226,8 @@ def _known(value: float | None, form: str = "") -> str:
 
 
 def run(scale: Scale, seconds: float, left_out: str) -> bool:
-    """Compile, time, print; whether Litz agrees with eager. `left_out`: why without Inductor."""
+    """Compile, time, print; whether Litz agrees with eager. `left_out` says why there is no row of
+    TorchInductor."""
     torch.manual_seed(0)
     model = LanguageModel(scale).eval()
     tokens = torch.randint(0, scale.vocabulary, (scale.batch, scale.tokens))

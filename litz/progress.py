@@ -1,9 +1,9 @@
 """Progress: a line on stderr for a compile that takes longer than two seconds.
 
-In: a function that says where the compile is. Out: lines, from a thread of their own, so that they
-come also while LLVM works on one large module. A terminal gets one line that is written over every
-second and taken away at the end; a log gets a line after 2, 4, 8, 16, ... seconds and one at the
-end, so that a long compile does not fill it. Example:
+In: a function that says where the compile is. Out: lines from a thread of its own, so that they
+appear even while LLVM works on one large module. A terminal gets one line, overwritten every second
+and erased at the end. A log gets a line after 2, 4, 8, 16, ... seconds and one at the end, so that
+a long compile does not fill it. Example:
 
     litz: compiling the inference graph for 4 s: schedule, 61 of 480
 """
@@ -68,7 +68,7 @@ class Progress:
             wait = self.show()
 
     def show(self) -> float:
-        """Write where the compile is; the seconds until that should be done again."""
+        """Write where the compile is; returns the seconds until the next line."""
         took = self.clock() - self._start
         self._shown = True
         line = f"litz: compiling the {self.what} for {took:.0f} s: {self.where() or 'starting'}"
@@ -79,7 +79,7 @@ class Progress:
         return max(took, self.first)
 
     def finish(self) -> None:
-        """The last word, if there was a first."""
+        """Write the last line, or erase the only one; nothing if no line was ever shown."""
         if not self._shown:
             return
         took = self.clock() - self._start
@@ -92,7 +92,7 @@ class Progress:
         return stream is not None and not stream.closed and stream.isatty()
 
     def _write(self, text: str) -> None:
-        """No compile fails because its progress cannot be written."""
+        """Write, and ignore a stream that fails: no compile fails because of its progress line."""
         stream = self._stream or sys.stderr
         if stream is not None:
             with suppress(OSError, ValueError):  # a broken pipe, a closed file

@@ -1,11 +1,11 @@
 """Registration: torch learns that `backend="litz"` is `litz/backend.py`.
 
-In: nothing. Out: the name in torch's table, as soon as this module is imported: by `litz.compile`,
-or by torch itself, which finds it among the entry points. torch loads an entry point, and enters
-what it gets, without a lock: of several threads that ask first, all but one would be told
-"duplicate name: litz". Python imports a module once, whoever asks, so that it is done here; and
-what torch loads is None, which it does not enter: `register_backend(None, name="litz")` gives a
-decorator.
+In: nothing. Out: the name in torch's table of backends, as soon as this module is imported: by
+`litz.compile`, or by torch, which finds it among the entry points. torch loads an entry point and
+registers its value without a lock: if several threads came first, all but one would fail with
+"duplicate name: litz". So the import of this module registers the backend, since Python imports a
+module once whatever the threads. The entry point itself is None, which torch does not register:
+`register_backend(None, name="litz")` only returns a decorator.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Reports: what one compile did, as values; `explain`, the CLI and logs print the same ones.
 
-In: the plan of a call, and how it came about. Out: `Report` for one graph, `Explanation` for all
-graphs of a function. Example: `print(litz.explain(model, x))` names each kernel with the lines it
-serves, each op left to ATen, and why what did not fuse did not.
+In: a `CallPlan`, and the results of the stages behind it. Out: `Report` for one graph,
+`Explanation` for all graphs of a function. Example: `print(litz.explain(model, x))` names each
+kernel with the lines it serves, each op left to ATen, and the reason for each refused fusion.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fallback:
 
 
 @dataclass(frozen=True)
-class BySizes:
+class SizeSpecialization:
     """A graph with symbolic sizes that is compiled anew for each of them, and why."""
 
     kind: str
@@ -39,7 +39,7 @@ class BySizes:
 
 @dataclass(frozen=True)
 class Stages:
-    """What the later stages made of a graph."""
+    """The results of the later stages for one graph."""
 
     target: Target
     plan: Plan
@@ -50,7 +50,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Report:
-    """One compiled graph: its call, and, in the process that compiled it, what the stages made."""
+    """One compiled graph: its call and, in the process that compiled it, the stages' results."""
 
     kind: str
     call: CallPlan
@@ -62,7 +62,7 @@ class Report:
 
     @property
     def made(self) -> Stages:
-        """What the stages made; a report of a call that was read from its text has none."""
+        """The stages' results; a report of a call that was read from its text has none."""
         if self.stages is None:
             raise InternalError("the graph of this report was compiled in another process")
         return self.stages
@@ -106,7 +106,7 @@ class Report:
     @property
     def aten_ops(self) -> Counter[str]:
         """How often each op was left to ATen."""
-        return Counter(s.target for s in self.externs if not s.checks and not s.asks)
+        return Counter(s.target for s in self.externs if not s.checks and not s.guards_folding)
 
     def __str__(self) -> str:
         call = self.call
@@ -115,12 +115,12 @@ class Report:
             f"{self.kind} graph: {len(call.kernels)} kernels "
             f"({len(call.functions)} different), {len(self.externs)} ATen calls, "
             f"arena {call.arena_bytes / 1e6:.2f} MB "
-            f"(without reuse {call.unplanned_bytes / 1e6:.2f} MB), {self._held()}"
+            f"(without reuse {call.unplanned_bytes / 1e6:.2f} MB), {self._prepacked()}"
             f"compiled in {total:.0f} ms"
         ]
         lines += [_kernel_line(kernel) for kernel in call.kernels]
         lines += [f"  ATen  {count} x {op}" for op, count in self.aten_ops.most_common()]
-        lines += [f"  live  {live.reason}" for live in call.live]
+        lines += [f"  opaque  {one.reason}" for one in call.opaque]
         titles = {"rewritten": "rewritten", "not fused": "refused", "not done": "unmet"}
         for title, action in titles.items():
             reasons = Counter(d.reason for d in self.decisions if d.action == action)
@@ -129,11 +129,11 @@ class Report:
             lines += [f"  tuned  {finding.title}", *_indented(finding.table())]
         return "\n".join(lines)
 
-    def _held(self) -> str:
-        """Copies of parameters, packed or folded, that live from call to call."""
+    def _prepacked(self) -> str:
+        """The bytes of prepacked weights: packed or folded copies that live from call to call."""
         prepack = self.call.prepack
         size = sum(map(buffer_bytes, prepack.makes)) if prepack is not None else 0
-        return f"{size / 1e6:.2f} MB made of parameters and kept, " if size else ""
+        return f"{size / 1e6:.2f} MB of prepacked weights, " if size else ""
 
 
 def _indented(text: str) -> list[str]:
@@ -155,7 +155,7 @@ class Explanation:
 
     graphs: list[Report] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
-    by_size: list[BySizes] = field(default_factory=list)
+    by_size: list[SizeSpecialization] = field(default_factory=list)
 
     @property
     def kernels(self) -> int:
@@ -177,13 +177,13 @@ class Explanation:
 
 
 class _Unkept(list[Any]):
-    """Takes everything and keeps nothing."""
+    """A list that stays empty: `append` drops its item."""
 
     def append(self, item: Any) -> None:
         pass
 
 
-def unread() -> Explanation:
-    """One that nobody will read. A report holds all forms of a graph, and its machine code: it must
-    not live as long as whoever compiles the graph for one more size."""
+def discarding_explanation() -> Explanation:
+    """An explanation that keeps nothing. A report holds every form of a graph and its machine code,
+    so it must not live as long as the object that may compile the graph for one more size."""
     return Explanation(_Unkept(), _Unkept(), _Unkept())

@@ -6,14 +6,14 @@ asks here once a graph. Example: `toolchain_of(host()).emit` writes LLVM IR.
 
 from __future__ import annotations
 
-from litz.autotune.on_cpu import OnCpu
-from litz.autotune.on_gpu import OnGpu
+from litz.autotune.cpu_tuning import CpuTuning
+from litz.autotune.gpu_tuning import GpuTuning
 from litz.build import (
-    build_ahead,
     build_cubins,
     build_object,
     load_kernels,
     load_launcher,
+    precompile,
     start_triton,
 )
 from litz.codegen import drive_llvm, drive_triton, emit_llvm, emit_triton
@@ -25,15 +25,15 @@ from litz.toolchain import Toolchain
 TOOLCHAINS: dict[type[Target], Toolchain] = {
     CpuTarget: Toolchain(
         schedule_vectors, emit_llvm, drive_llvm, build_object, load_kernels, link_host,
-        tuning=OnCpu(),
+        tuning=CpuTuning(),
     ),
     GpuTarget: Toolchain(
         schedule_tiles, emit_triton, drive_triton, build_cubins, load_launcher, link_device,
-        start_triton, build_ahead, OnGpu(),
+        start_triton, precompile, GpuTuning(),
     ),
 }  # fmt: skip
 
 
 def toolchain_of(target: Target) -> Toolchain:
-    """What compiles for a target and runs it."""
+    """The functions that compile for a target and run its kernels."""
     return TOOLCHAINS[type(target)]

@@ -1,4 +1,4 @@
-"""The trace of one compile: runs each stage, times it, checks its result and prints what was asked.
+"""The trace of one compile: runs each stage, times it, verifies its result and prints debug output.
 
 In: stage functions and their arguments. Out: their results, `timings` in seconds by stage, and
 lines on stderr for `LITZ_DEBUG` 1 stages, 2 kernels, 3 fusion decisions, 4 source, 5 IR, 6 LLVM IR
@@ -76,10 +76,10 @@ class Trace:
         self.calls: dict[str, int] = {}
         self._stream = stream
         self._open: list[str] = []
-        self._counted = ""  # how far `each` is
+        self._counted = ""  # progress inside `each`, as text
 
     def __call__(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a stage. What it raises that is not ours becomes an `InternalError` naming it."""
+        """Run a stage. An exception that is no `LitzError` becomes a `StageFailed` naming it."""
         name = _name_of(function)
         try:
             with self.span(name):
@@ -88,7 +88,7 @@ class Trace:
             raise
         except Exception as error:
             raise StageFailed(name, error) from error
-        # Shown before it is checked: a program that breaks a law is the one to look at.
+        # Printed before it is verified: a program that fails is the one to look at.
         for level, title, text in _views(result):
             if self.shows(level):
                 self._print(title, text(), [*self._open, name])
@@ -111,15 +111,15 @@ class Trace:
         return results
 
     def count(self, number: int, total: int) -> None:
-        """Say how far the open stage is; of nothing, say no more."""
+        """Note how far the open stage is; a total of zero clears the note."""
         self._counted = f", {bar(number - 1, total)} {number} of {total}" if total else ""
 
     def watched(self, what: str, progress: bool = True) -> AbstractContextManager[object]:
-        """A context in which a compile that takes long says where it is."""
+        """A context that prints progress lines if the compile takes long."""
         return Progress(what, self.where, self._stream) if progress else nullcontext()
 
     def where(self) -> str:
-        """The open stage and its part, and how far it is."""
+        """The open stage with its open parts, and how far it is."""
         return ".".join(self._open) + self._counted
 
     @contextmanager
@@ -152,12 +152,12 @@ class Trace:
             self._print(f"pass {name}", _difference(before, after), self._open)
 
     def summary(self) -> dict[str, float]:
-        """Milliseconds by stage, and of them all as "total"."""
+        """Milliseconds by stage, and their sum as "total"."""
         total = sum(seconds for path, seconds in self.timings.items() if "." not in path)
         return {path: 1e3 * s for path, s in self.timings.items()} | {"total": 1e3 * total}
 
     def report(self, what: str = "graph") -> None:
-        """Print the stages with their times: the last word on one compile."""
+        """Print the stages with their times, at the end of a compile."""
         self.note(STAGES, f"{what} compiled in {self.summary()['total']:.1f} ms", self._stage_rows)
 
     def _stage_rows(self) -> str:
@@ -169,7 +169,7 @@ class Trace:
         return _aligned(rows)
 
     def _check(self, name: str, result: object, given: tuple[object, ...]) -> None:
-        """Hold a result against the laws of the IR; the time is the verifier's, not the stage's."""
+        """Verify a result; the time is booked as "verify", not as the stage's."""
         graph = result.graph if isinstance(result, Plan) else result
         checked = LoopProgram | KernelGraph | Kernel | ScheduledKernel | CallPlan
         if not self.verify or not isinstance(graph, checked):
@@ -187,7 +187,7 @@ class Trace:
             raise
 
     def _print(self, title: str, text: str, path: list[str]) -> None:
-        """A title that names the stage it comes from, then the text, indented below it."""
+        """Write a title that names its stage, then the text, indented below it."""
         stream = self._stream or sys.stderr
         coloured = stream.isatty() and "NO_COLOR" not in os.environ
         head = f"litz {'.'.join(path)}: {title}" if path else f"litz: {title}"
@@ -200,7 +200,7 @@ class Trace:
 
 
 def _views(result: object) -> Iterator[tuple[int, str, Callable[[], str]]]:
-    """What a stage's result shows at which level."""
+    """The debug texts of a stage's result: level, title, and a function that makes the text."""
     if isinstance(result, LoopProgram):
         yield IR, "loop program", lambda: program_text(result)
     elif isinstance(result, KernelGraph):
@@ -224,7 +224,7 @@ def _row(decision: Decision) -> list[str]:
 
 
 def _kernel_row(kernel: Kernel) -> list[str]:
-    """Name, outer axes, the inner axes of each phase, bytes of all that is read and written."""
+    """Name, outer axes, inner axes of each phase, bytes read and written together."""
     phases = [_phase(p) for p in kernel.phases]
     sizes = [_bytes(buffer) for buffer in [*read(kernel), *written(kernel)]]
     known = [size for size in sizes if size is not None]

@@ -53,6 +53,7 @@ LAW: dict[str, set[str]] = {
     "rewrite": {"ir", "errors"},
     "trace": {"ir", "errors", "progress"},
     "progress": set(),
+    "cyclic_gc": set(),
     "requirements": {"errors"},
     "optable": set(),  # data, read without torch
 }
@@ -81,7 +82,7 @@ RECOGNISERS = {
     "litz/lower/__init__.py", "litz/lower/attention.py", "litz/fuse/__init__.py",
     "litz/fuse/inline.py", "litz/fuse/prologues.py", "litz/ir/verify.py",
 }  # fmt: skip
-DERIVING = {"parts_by", "windows_by"}
+DERIVING = {"parts_by", "depthwise_by"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match, ast.AsyncFor, ast.AsyncWith)

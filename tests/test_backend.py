@@ -316,4 +316,4 @@ def test_explain_counts_what_is_kept_of_parameters() -> None:
     layer = torch.nn.Linear(256, 512, bias=False)
     with torch.no_grad():
         kept, none = (str(litz.explain(f, torch.randn(64, 256))) for f in (layer, torch.relu))
-    assert "0.52 MB made of parameters and kept" in kept and "parameters" not in none
+    assert "0.52 MB of prepacked weights" in kept and "parameters" not in none

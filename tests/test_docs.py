@@ -29,7 +29,7 @@ import pytest
 import torch
 
 from litz import config, errors
-from litz.codegen.llvm.ops import SPELLING
+from litz.codegen.llvm.ops import OP_EMITTERS
 from litz.config import FLAGS
 from litz.ir.ops import OPS
 from litz.lower.registry import RULES
@@ -96,7 +96,7 @@ def executed(path: Path) -> list[Printed]:
 @contextlib.contextmanager
 def kept_tables() -> Iterator[None]:
     """The documents add an op, a pass and a target; nothing of that outlives them."""
-    tables: list[dict[Any, Any]] = [OPS, SPELLING, RULES, DEVICES, TOOLCHAINS]
+    tables: list[dict[Any, Any]] = [OPS, OP_EMITTERS, RULES, DEVICES, TOOLCHAINS]
     before, passes = [dict(table) for table in tables], list(PASSES)
     torch._dynamo.reset()
     try:

@@ -46,10 +46,10 @@ def test_a_graph_on_a_gpu_gets_that_gpu(monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     target = target_for([CPU, GPU], Config())
     assert target == cuda((9, 0), 132, "cuda:1") and asked == [GPU]
-    more = Config(triton=Triton(product_rows=16))
-    assert target_for([GPU], more) == replace(target, product_rows=16)
+    more = Config(triton=Triton(gemm_max_rows=16))
+    assert target_for([GPU], more) == replace(target, gemm_max_rows=16)
     assert (target.name, target.device) == ("sm_90", "cuda:1")
-    assert not target.panels and not target.attends and not target.holds
+    assert not target.panels and not target.generates_attention and not target.prepacks
 
 
 def test_without_triton_there_is_a_reason(monkeypatch: Any) -> None:

@@ -31,7 +31,7 @@ EXACT = {
     torch.float16: (1e-2, 1e-2),
     torch.bfloat16: (4e-2, 4e-2),
 }
-EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2)
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 # Sums of halves that eager rounds and ours do not: off by so much of the largest of them.
 SUMS = {"one_row_of_bytes"}
 OF_LARGEST = 1e-2
@@ -53,7 +53,7 @@ def same(found: Any, wanted: Any, long: bool = False) -> None:
         assert a.dtype == b.dtype and a.shape == b.shape, f"result {k}: {a.dtype} {a.shape}"
         assert a.device == b.device, f"result {k} is on {a.device}"
         rtol, atol = EXACT.get(b.dtype, (0, 0))
-        if b.dtype in EIGHTHS:  # torch compares them as they are on some devices only
+        if b.dtype in FP8_DTYPES:  # torch compares them as they are on some devices only
             a, b = a.float(), b.float()
         if long and b.dtype is torch.float32:
             rtol, atol = 1e-3, 2e-3

@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from tests.codegen.constants import CASES, HALVES, Case
+from tests.codegen.constants import CASES, HALF_DTYPES, Case
 from tests.stages import compiled
 from tests_gpu.run import Results
 
@@ -28,7 +28,7 @@ def _is_kept(name: str, case: Case) -> bool:
     op, _, number = name.partition(", c = ")
     if op.startswith("clamp") and number == "nan":
         return False  # eager drops such a bound on a GPU, and gives NaN on a CPU, as we do on both
-    converted = case.dtype in HALVES or op.startswith("wide")
+    converted = case.dtype in HALF_DTYPES or op.startswith("wide")
     return op not in OTHERWISE and not (converted and op in CONVERTED)
 
 

@@ -126,7 +126,7 @@ def short(tiling: Tiling) -> str:
     """What differs from kernel to kernel."""
     parts = [str(tiling.blocks), f"row {tiling.row}", f"warps {tiling.warps}"]
     parts += [f"stages {tiling.stages}"] if tiling.stages > 1 else []
-    parts += [f"share {tiling.share}"] if tiling.share > 1 else []
+    parts += [f"share {tiling.rsplit}"] if tiling.rsplit > 1 else []
     return " ".join(parts)
 
 

@@ -1,10 +1,10 @@
-"""Autotune: which of several ways to compute a kernel is the quickest here, by timing them.
+"""Autotuning: time several ways to compute a kernel, and take the fastest on this machine.
 
 In: the captured graph, after its passes. Out: `Tuning`: choices that `lower`, `fuse` and `schedule`
-consult, and what they rest on. Without a flag that asks for it, nothing is timed and everything
-runs by the rules of those stages. With one, a way is taken only if it is surely quicker than that;
-results are kept in a database. Example: under `max_autotune`, a linear layer of 16 rows may run in
-blocks of 8 x 3 instead of 6 x 4.
+consult, and the trials behind them. Unless a flag asks for it, nothing is timed and the rules of
+those stages decide. With one, a choice is taken only if it is certainly faster than the rule's.
+Results are kept in a database. Example: under `max_autotune`, a linear layer of 16 rows may run in
+register tiles of 8 x 3 instead of 6 x 4.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from litz.trace import Trace, stage
 
 @stage("autotune", "ways to compute kernels, timed")
 def tune(graph: Graph, target: Target, tools: Toolchain, config: Config, trace: Trace) -> Tuning:
-    """Time what the flags ask for."""
-    products = config.max_autotune or config.max_autotune_gemm
+    """Run the trials that the flags ask for."""
+    gemms = config.max_autotune or config.max_autotune_gemm
     loops = config.max_autotune or config.max_autotune_pointwise or config.coordinate_descent_tuning
     loops |= tools.tuning is not None and tools.tuning.always(config)
-    if not products and not loops:
+    if not gemms and not loops:
         return Tuning()
     reason = _reason_not_to(graph, tools, config)
     if reason is not None:
         refused = Decision("unmet", "max_autotune", f"{graph.kind} graph", reason)
         return Tuning(decisions=(refused,))
-    return Tuner(graph, target, tools, config, trace).tuning(products, loops)
+    return Tuner(graph, target, tools, config, trace).tuning(gemms, loops)
 
 
 def _reason_not_to(graph: Graph, tools: Toolchain, config: Config) -> str | None:
@@ -51,7 +51,7 @@ def _reason_not_to(graph: Graph, tools: Toolchain, config: Config) -> str | None
 
 
 def _numbers(node: Node) -> list[Any]:
-    """Sizes that a node makes or is."""
+    """All sizes in a node's value."""
     value = node.meta.get("val")
     tensors = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
     return [value] if isinstance(value, torch.SymInt) else [n for t in tensors for n in t.shape]

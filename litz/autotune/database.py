@@ -1,10 +1,9 @@
-"""The database of tuning: what was found, one JSON file a key, so that it is timed once.
+"""The tuning database: one JSON file for each result, so that it is timed only once.
 
-In: a key, which is all that a result depends on, as JSON. Out: the value kept under it, or None. A
-file is written once, by an atomic rename, with a checksum over key and value. Whatever goes wrong
-as something is read is a miss with a note; as something is written, a note and one warning: no
-compile fails for it. The folder belongs to the user alone. Example:
-`Database(folder).put({"program": ...}, {"block": 8})`.
+In: a key, all that a result depends on, as JSON. Out: the value stored under it, or None. A file is
+written once, by an atomic rename, with a checksum over key and value. A failed read is a miss with
+a note; a failed write is a note and one warning: neither makes a compile fail. The folder must
+belong to the user alone. Example: `Database(folder).put({"program": ...}, {"mr": 8})`.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from typing import Any
 from litz.config import Config
 
 Json = dict[str, Any]
-# Bytes of a file that is read: a thousand trials take a tenth of it.
+# The largest file that is read: a thousand trials take a tenth of it.
 LARGEST = 4 << 20
 
-_warned: set[str] = set()  # folders that could not be written to: each is named once a process
+_warned: set[str] = set()  # folders that could not be used: each is warned about once a process
 
 
 def folder_of(config: Config) -> Path | None:
-    """Where results are kept; None if they are not. Raises RuntimeError where nobody has a home."""
+    """The database folder; None if results are not kept. Raises RuntimeError without a home."""
     if not config.autotune_local_cache:
         return None
     if config.cache_dir:
@@ -39,7 +38,7 @@ def folder_of(config: Config) -> Path | None:
 
 
 class Database:
-    """Without a folder it keeps nothing. `notes` says what could not be used."""
+    """Without a folder it keeps nothing. `notes` lists what could not be read or written."""
 
     def __init__(self, folder: Path | None) -> None:
         self.notes: list[str] = []
@@ -47,7 +46,7 @@ class Database:
 
     @classmethod
     def of(cls, config: Config) -> Database:
-        """The one that the flags name."""
+        """The database that the flags name."""
         try:
             return cls(folder_of(config))
         except Exception as error:
@@ -56,7 +55,7 @@ class Database:
             return found
 
     def _is_ours(self, folder: Path) -> bool:
-        """Make the folder, and trust it if no one else can write there."""
+        """Make the folder; true if nobody else can write there."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             facts = folder.stat()
@@ -69,7 +68,7 @@ class Database:
         return True
 
     def get(self, key: Json) -> Json | None:
-        """What is kept under a key."""
+        """The value stored under a key."""
         if self.folder is None:
             return None
         path = self.folder / name_of(key)
@@ -80,14 +79,14 @@ class Database:
                 return found["value"]
         except FileNotFoundError:
             return None
-        except Exception as error:  # whatever a disk, a decoder or a deep nesting may come up with
+        except Exception as error:  # a disk, a decoder or a deep nesting can raise anything
             self.notes.append(f"{path.name} is damaged ({_named(error)}), and is made anew")
             return None
         self.notes.append(f"{path.name} is damaged, and is made anew")
         return None
 
     def put(self, key: Json, value: Json) -> None:
-        """Keep a value."""
+        """Store a value."""
         if self.folder is None:
             return
         name = ""
@@ -101,7 +100,7 @@ class Database:
             self._not_kept(str(self.folder), error)
         finally:
             with suppress(OSError):
-                os.unlink(name)  # of a write that failed, or was interrupted
+                os.unlink(name)  # left by a write that failed or was interrupted
 
     def _not_kept(self, where: str, error: Exception) -> None:
         told = f"{where} cannot be used: {_named(error)}"
@@ -117,7 +116,7 @@ def name_of(key: Json) -> str:
 
 
 def _text(path: Path) -> str:
-    """The content of a file, if it is one: opening a pipe would wait for its writer."""
+    """The content of a regular file: opening a pipe would wait for its writer."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(descriptor)

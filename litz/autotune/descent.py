@@ -1,8 +1,7 @@
 """Neighbours of a schedule: the same kernel with one field of its choice twice or half as large.
 
-In: a kernel as it is scheduled by rule, and a choice about it. Out: `LoopChoice`s that differ from
-that in one field. Example: a row reduction that carries 4 vectors side by side has neighbours that
-carry 2 and 8.
+In: a kernel as scheduled by rule, and a choice. Out: `LoopChoice`s that differ from it in one
+field. Example: a row reduction with 4 vector accumulators has neighbours with 2 and 8.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ FIELDS = ("unroll", "lanes", "chunk", "grain")
 
 
 def neighbours(scheduled: ScheduledKernel, at: LoopChoice) -> Iterator[LoopChoice]:
-    """One field at a time, twice and half, as far as the kernel can be written so."""
+    """One field at a time, twice and half, if the kernel allows it."""
     choice = at.applied(scheduled.choice)
     for field in FIELDS:
         for value in (2 * getattr(choice, field), getattr(choice, field) // 2):
@@ -28,7 +27,7 @@ def neighbours(scheduled: ScheduledKernel, at: LoopChoice) -> Iterator[LoopChoic
 
 
 def fits(scheduled: ScheduledKernel, at: LoopChoice) -> bool:
-    """Whether a kernel can be written so."""
+    """Whether the kernel allows a choice."""
     choice = at.applied(scheduled.choice)
     return all(_fits(field, value, choice, scheduled) for field, value in at.facts().items())
 
@@ -36,13 +35,13 @@ def fits(scheduled: ScheduledKernel, at: LoopChoice) -> bool:
 def _fits(field: str, value: int, choice: Choice, scheduled: ScheduledKernel) -> bool:
     if value < 1:
         return False
-    if field == "unroll":  # vectors of a reduction along a row
+    if field == "unroll":  # vector accumulators of a row reduction
         rows = any(p.is_reduction for p in scheduled.kernel.phases)
         return choice.vector is None and rows and value <= MOST_UNROLL
-    if field == "grain":  # matters where there are tasks to share
+    if field == "grain":  # matters only if there are several tasks
         return scheduled.tasks > 1 and value <= 4 * scheduled.tasks
-    if choice.vector is None or choice.across is not None or choice.by_rows:
-        return False  # such kernels count on what these are
+    if choice.vector is None or choice.transpose_axis is not None or choice.row_by_row:
+        return False  # these kernels rely on their own lanes and chunk
     extent = choice.vector.extent.number
     if field == "lanes":
         whole = choice.chunk % value == 0 or choice.chunk == extent

@@ -1,7 +1,7 @@
-"""Fingerprints of kernels: the same in every process for kernels that mean the same code.
+"""Fingerprints of kernels: equal in all processes for kernels that give the same code.
 
-In: a kernel. Out: a text of hexadecimal digits. Names of buffers and axes count, and how buffers
-lie in memory; the names of kernels and the lines of the user's program do not.
+In: a kernel. Out: hexadecimal digits. The names and layouts of buffers and the names of axes count;
+the names of kernels and the lines of the user's program do not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from litz.ir.program import Kernel
 
 
 def fingerprint(kernel: Kernel) -> str:
-    """All that code depends on."""
+    """A hash of everything that the code depends on."""
     return digest(*_lines(kernel))
 
 
@@ -34,5 +34,5 @@ def _digests(exprs: Iterable[Expr]) -> list[str]:
 
 
 def digest(*parts: str) -> str:
-    """Of some texts, in order."""
+    """A hash of some texts, in order."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

@@ -1,8 +1,8 @@
-"""The peak: how many multiply-adds this machine does if nothing else is in the way.
+"""The machine's peak: how many multiply-adds a second it does if nothing else limits it.
 
-In: a number of threads. Out: `Peak`, whose call runs one loop a thread over sums that stay in
-registers, as many as hide the latency of the instruction. It is written as LLVM IR and built as
-kernels are. Example: `Peak(2)()`, which takes `Peak(2).flops / rate` seconds.
+In: a number of threads. Out: `Peak`. Calling it runs one loop a thread over sums in registers,
+enough of them to hide the latency of the instruction. It is written as LLVM IR and built like
+kernels. Example: `Peak(2)()` takes `Peak(2).flops / rate` seconds.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from litz.target import CpuTarget, host
 from litz.trace import Trace
 
 NAME = "litz_peak"
-SUMS = 12  # latency 4 times two pipes, and some more: fewer than any machine has registers
-TURNS = 1_000_000  # milliseconds: the start of a thread must not count
+SUMS = 12  # more than latency 4 times two FMA units, and fewer than any machine has registers
+TURNS = 1_000_000  # some milliseconds, so that the start of a thread does not count
 
 
 def peak_text(target: CpuTarget) -> str:
-    """`float @litz_peak(i64 turns)`: sums of x * y, all of them given out so that none is left."""
+    """`float @litz_peak(i64 turns)`: sums of x * y, all returned so that LLVM keeps them."""
     lanes = target.vector_bytes // 4
     vector = f"<{lanes} x float>"
     first = "\n".join(
         f"  %s{k} = phi {vector} [ splat (float {k}.0), %entry ], [ %t{k}, %loop ]"
-        for k in range(SUMS)  # each from its own number, or LLVM makes them one
+        for k in range(SUMS)  # different initial values, or LLVM makes them one
     )
     added = "\n".join(
         f"  %t{k} = call {vector} @llvm.fma.v{lanes}f32({vector} %x, {vector} %x, {vector} %s{k})"

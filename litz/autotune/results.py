@@ -1,24 +1,24 @@
-"""What tuning found: values that `explain`, the table on stderr and the database read alike.
+"""Tuning results: values that `explain`, the table on stderr and the database all read.
 
-In: choices and times. Out: `Finding` for each kernel that was looked at, `Tuning` for a graph.
-Example: `print(finding.table())` lists every choice that was tried, the quickest first.
+In: choices and times. Out: a `Finding` for each kernel that was tuned, a `Tuning` for a graph.
+Example: `print(finding.table())` lists every choice that was tried, the fastest first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from litz.ir.choices import NO_CHOICES, Choices, LoopChoice, ProductChoice
+from litz.ir.choices import NO_CHOICES, Choices, GemmChoice, LoopChoice
 from litz.ir.program import Decision
 from litz.ir.scheduled import Tiling
 
-AnyChoice = ProductChoice | LoopChoice | Tiling
+AnyChoice = GemmChoice | LoopChoice | Tiling
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of a choice over that of the rule's, called in turns: the median, and the interval
-    in which it lies with 99 % if calls are independent. `seconds` is the rule's."""
+    """The time of a choice over the rule's, in alternating calls: the median, and its 99 %
+    confidence interval if calls are independent. `seconds` is the rule's."""
 
     median: float
     low: float
@@ -31,7 +31,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Trial:
-    """One choice that was tried. Without a ratio, `note` says what became of it."""
+    """One choice that was tried. Without a ratio, `note` says why there is none."""
 
     choice: AnyChoice
     ratio: Ratio | None = None
@@ -40,8 +40,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about one kernel: `names` are the nodes or kernels of the graph that are it,
-    `seconds` the time of a call as the rules have it."""
+    """The result for one kernel. `names` are the graph's nodes or kernels that are equal to it,
+    `seconds` the time of a call by rule."""
 
     what: str
     names: tuple[str, ...]
@@ -60,7 +60,7 @@ class Finding:
         return f"{self.what}{places}{', from the database' if self.kept else ''}"
 
     def table(self) -> str:
-        """A line for each choice: its time over that of the rule's, and what is taken."""
+        """A line for each choice: its time over the rule's; an arrow marks the one taken."""
         order = sorted(self.trials, key=lambda t: t.ratio.median if t.ratio else 1e9)
         rows = [(f"{1e6 * self.seconds:.0f} us" if self.seconds else "not timed", self.default)]
         lines = [_line("1.00, " + rows[0][0], self.default, self.choice)]
@@ -76,7 +76,7 @@ def _line(how: str, choice: AnyChoice, taken: AnyChoice) -> str:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning a graph came to; `timed` counts the trials that were run for it."""
+    """The result of tuning a graph; `timed` counts the trials that were run for it."""
 
     choices: Choices = NO_CHOICES
     findings: tuple[Finding, ...] = ()

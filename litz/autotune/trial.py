@@ -1,10 +1,10 @@
-"""A trial: two small programs are compiled by the usual stages and called in turns.
+"""A trial: two small programs are compiled by the usual stages and called alternately.
 
-In: a program with the choices about it, twice: by rule, and another way. Out: `Ratio`, or an error.
-Both get the same random inputs and must give the same results, but for rounding. Calls take turns,
-so a busy moment falls on both, and what is looked at is the ratio of two neighbours. On a GPU what
-takes turns are recordings, and `prepare` has all kernels compiled side by side. Example:
-`Here(target, tools, config).compared(Variant(program, NO_CHOICES), Variant(program, other), 0.2)`.
+In: a program with choices, twice: by rule, and another way. Out: `Ratio`, or an error. Both get the
+same random inputs and must give the same results, up to rounding. Calls alternate, so a busy moment
+hits both, and the ratio of neighbouring calls is evaluated. On a GPU, CUDA graphs are replayed
+instead, and `prepare` compiles all kernels in parallel. Example: `InProcessRunner(target, tools,
+config).compared(Variant(program, NO_CHOICES), Variant(program, other), 0.2)`.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from litz.ir.aten import torch_dtype
 from litz.ir.choices import Choices
 from litz.ir.program import Buffer, KernelGraph, LoopProgram, Plan
 from litz.plan import plan
-from litz.runtime.layouts import numbers
+from litz.runtime.layouts import static_sizes
 from litz.target import Target
 from litz.toolchain import Toolchain
 from litz.trace import Trace
 
-# A sample lasts at least this long: shorter calls are repeated until the clock sees them.
+# A sample lasts at least this long: shorter calls are repeated to fill it.
 SHORTEST_SAMPLE = 50e-6
 FEWEST, MOST = 9, 101  # pairs of samples
-# After so few, if all of them are so much slower, the others are spared.
+# If the first `FIRST` pairs are all slower by `HOPELESS`, the rest are skipped.
 HOPELESS, FIRST = 1.15, 3
-# Another choice must be so much quicker, to be worth code that the rules would not write.
+# A choice must be this much faster to be worth code that the rules would not write.
 MARGIN = 0.97
-# How far two results may lie apart, as a part of the largest number.
+# How far two results may differ, relative to the largest number.
 ROUNDING = {
     torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2,
     torch.float8_e4m3fn: 2.0**-3, torch.float8_e5m2: 2.0**-2,
 }  # fmt: skip
 
 Call = Callable[[], list[Any]]
-# Times another call against the one it was made for, for about so many seconds.
+# Times another call against the one it was made for, for about that many seconds.
 Timer = Callable[[Call, float], Ratio]
 
 
@@ -58,11 +58,11 @@ class Variant:
 
 
 class WrongResult(Exception):
-    """Another choice gave other numbers: it is not taken, whatever its speed."""
+    """A choice gave other numbers: it is not taken, whatever its speed."""
 
 
 def kernels_of(variant: Variant, target: Target, config: Config) -> KernelGraph:
-    """The kernels of a variant; what is given as kernels stays as it is."""
+    """The kernels of a variant; a program that is kernels already stays as it is."""
     program = variant.program
     if isinstance(program, KernelGraph):
         return program
@@ -70,7 +70,7 @@ def kernels_of(variant: Variant, target: Target, config: Config) -> KernelGraph:
 
 
 def _quiet(config: Config) -> Config:
-    """Nothing is printed or checked, and a graph is not recorded: trials do that themselves."""
+    """Nothing is printed or checked, and no CUDA graph is captured: trials do that themselves."""
     plain = replace(config.triton, cudagraphs=False, require_cudagraphs=False, launch_graphs=False)
     return replace(config, debug=0, verify=False, size_asserts=False, triton=plain)
 
@@ -99,8 +99,8 @@ def callable_of(
 
 
 def inputs_of(program: LoopProgram | KernelGraph) -> list[torch.Tensor]:
-    """Tensors to call a program with, the same in every process; the user's generator is left
-    alone. Wide integers may be places, and zero is one in every tensor."""
+    """Tensors to call a program with, the same in every process; the user's generator is not
+    touched. Integers wider than a byte may be indices, so they are zero, a valid one everywhere."""
     buffers = [b for b in program.inputs if isinstance(b, Buffer)]
     devices = dict.fromkeys(b.device for b in buffers)
     generators = {d: torch.Generator(d).manual_seed(0) for d in devices}
@@ -109,7 +109,7 @@ def inputs_of(program: LoopProgram | KernelGraph) -> list[torch.Tensor]:
 
 def _tensor(buffer: Buffer, generator: torch.Generator) -> torch.Tensor:
     dtype, there = torch_dtype(buffer.dtype), {"device": buffer.device}
-    shape, strides = numbers(buffer.shape), numbers(buffer.strides)
+    shape, strides = static_sizes(buffer.shape), static_sizes(buffer.strides)
     room = 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True) if n > 1)
     if dtype.is_floating_point:
         flat = torch.randn(room, generator=generator, **there).to(dtype)  # type: ignore[arg-type]
@@ -122,9 +122,9 @@ def _tensor(buffer: Buffer, generator: torch.Generator) -> torch.Tensor:
     return flat.as_strided(shape, strides)
 
 
-class Here:
-    """Runs trials in this process. What a rule was compiled to is kept for the next trial, which is
-    most often about the same."""
+class InProcessRunner:
+    """Runs trials in this process. The compiled rule is kept for the next trial, which is usually
+    about the same one."""
 
     def __init__(self, target: Target, tools: Toolchain, config: Config) -> None:
         self.target, self.tools, self.config = target, tools, config
@@ -132,15 +132,15 @@ class Here:
         self._timer: tuple[Call, Timer] | None = None
 
     def prepare(self, variants: list[Variant], end: float) -> None:
-        """Compile the kernels of all variants, until so late; a trial finds them compiled, or
-        compiles them. What cannot be compiled fails in its trial."""
-        assert self.tools.build_ahead is not None
+        """Compile the kernels of all variants ahead, until the time `end`; a trial compiles those
+        that are missing. One that cannot be compiled fails in its trial."""
+        assert self.tools.precompile is not None
         quiet = _quiet(self.config)
         sources = [_emitted(v, self.target, self.tools, quiet)[1] for v in variants]
-        self.tools.build_ahead(sources, self.target, self.config, end)
+        self.tools.precompile(sources, self.target, self.config, end)
 
     def compared(self, rule: Variant, other: Variant, seconds: float) -> Ratio:
-        """Time both, for at most about so long; stop when it is plain which one is quicker."""
+        """Time both, for about `seconds` at most; stop once it is clear which one is faster."""
         with torch.no_grad():
             if self._last is None or self._last[0] is not rule:
                 inputs = inputs_of(rule.program)
@@ -160,7 +160,7 @@ class Here:
         except WrongResult as error:
             return str(error)
         except Exception as error:
-            text = str(error).partition("\n")[0][:80]  # an error may say nothing
+            text = str(error).partition("\n")[0][:80]  # may be empty
             return f"failed: {type(error).__name__}: {text}"
 
 
@@ -182,8 +182,8 @@ def _check(found: list[Any], expected: list[Any]) -> None:
 
 
 def timed(rule: Call, other: Call, seconds: float) -> Ratio:
-    """The ratio of two calls that take turns."""
-    for call in (rule, other):  # pages, caches and threads
+    """The ratio of two alternating calls."""
+    for call in (rule, other):  # warms up pages, caches and threads
         call()
     repeats = max(1, math.ceil(SHORTEST_SAMPLE / max(_sample(rule, 1), 1e-9)))
     rules: list[float] = []
@@ -194,7 +194,7 @@ def timed(rule: Call, other: Call, seconds: float) -> Ratio:
         times = {id(call): _sample(call, repeats) for call in (first, second)}
         rules.append(times[id(rule)])
         ratios.append(times[id(other)] / times[id(rule)])
-        if len(ratios) >= FEWEST and is_plain(interval(ratios)):
+        if len(ratios) >= FEWEST and is_decided(interval(ratios)):
             break
         if len(ratios) == FIRST and min(ratios) > HOPELESS:
             break
@@ -209,13 +209,13 @@ def _sample(call: Call, repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def is_plain(span: tuple[float, float]) -> bool:
-    """Surely not quicker by the margin, or surely much quicker."""
+def is_decided(span: tuple[float, float]) -> bool:
+    """Certainly not faster by the margin, or certainly much faster."""
     return span[0] > MARGIN or span[1] < MARGIN * MARGIN
 
 
 def interval(samples: list[float]) -> tuple[float, float]:
-    """Between which two samples the median lies with 99 %, whatever their distribution."""
+    """The 99 % confidence interval of the median, for any distribution."""
     ordered = sorted(samples)
     outside = max(math.floor(len(ordered) / 2 - 1.29 * math.sqrt(len(ordered))), 0)
     return ordered[outside], ordered[len(ordered) - 1 - outside]

@@ -1,9 +1,8 @@
-"""The tuner: answers questions about kernels by trials, the dearest first, within a budget.
+"""The tuner: works through tuning tasks by trials, the most expensive first, within a budget.
 
-In: the captured graph, flags. Out: `Tuning`. The database answers what was asked before, in
-whatever process. A choice is taken if its interval lies below the margin, and if it does so again
-in a second trial: of many that are tried, one looks quick by chance. Whatever happens to a trial,
-the rule's choice is there.
+In: the captured graph, flags. Out: `Tuning`. The database answers tasks that any process has
+solved before. A choice is taken if its interval lies below the margin, and does so again in a
+second trial: of many choices, one looks fast by chance. If trials fail, the rule's choice remains.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from typing import Any
 
 import torch
 
-from litz.autotune.cost import Machine, multiplying
+from litz.autotune.cost import Machine, matmul_seconds
 from litz.autotune.database import Database, Json
-from litz.autotune.questions import Question, TargetTuning, loop_questions, product_questions
 from litz.autotune.results import AnyChoice, Finding, Ratio, Trial, Tuning
-from litz.autotune.stored import choice_of, kept, trials_of, version_of
-from litz.autotune.trial import MARGIN, Here, Variant, kernels_of
-from litz.autotune.worker import Apart
+from litz.autotune.serialization import choice_of, kept, trials_of, version_of
+from litz.autotune.trial import MARGIN, InProcessRunner, Variant, kernels_of
+from litz.autotune.tuning_tasks import TargetTuning, TuningTask, gemm_tasks, loop_tasks
+from litz.autotune.worker import TuningProcess
 from litz.config import Config
 from litz.fuse import fuse
-from litz.ir.choices import ANY, NO_CHOICES, Choices, ProductChoice
+from litz.ir.choices import ANY, NO_CHOICES, Choices, GemmChoice
 from litz.ir.graph import Graph
 from litz.ir.program import Decision, Extern, KernelGraph, LoopProgram
 from litz.lower import lower
@@ -34,19 +33,19 @@ from litz.target import Target
 from litz.toolchain import Toolchain
 from litz.trace import Trace
 
-# Seconds of one trial, at most; most are over as soon as it is plain that they lead nowhere.
+# Seconds of one trial, at most; most end as soon as the choice is clearly not faster.
 TRIAL = 0.25
-# The part of what is left of the budget that is for timing; the rest may go into compiling ahead.
+# The fraction of the remaining budget that is for timing; the rest may go into compiling ahead.
 TIMING = 0.3
-# A product at so much of the machine's peak is left as it is: what could be gained is less than a
-# choice must be quicker by, or little more. (Libraries that are nothing but products reach 0.98.)
+# A GEMM at this fraction of the machine's peak is not tuned: the possible gain is less than the
+# margin, or little more. (Libraries of nothing but GEMMs reach 0.98.)
 AT_ITS_PEAK = 0.9
-# What takes less than this part of all products of the graph is not worth its trials.
+# A task that takes less than this fraction of all GEMMs of the graph is not worth its trials.
 TOO_SMALL = 0.01
-# Of what the database keeps: with another number, old results are asked for anew.
+# The version of the database's entries: a new number makes old results invalid.
 VERSION = 4
-# Flags that change the answer, of those that tuning itself reads.
-ASKED = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
+# The tuning flags that change a result.
+KEY_FLAGS = ("max_autotune_gemm_search_space", "coordinate_descent_tuning",
          "benchmark_epilogue_fusion", "max_autotune_gemm_backends",
          "max_autotune_conv_backends")  # fmt: skip
 
@@ -59,36 +58,36 @@ class Tuner:
     ) -> None:
         self.graph, self.target, self.config, self.trace = graph, target, config, trace
         self.tools: Toolchain = tools
-        self.ways: TargetTuning = tools.tuning
+        self.target_tuning: TargetTuning = tools.tuning
         self.database = Database.of(config)
         self.choices = NO_CHOICES
         self.findings: list[Finding] = []
         self.decisions: list[Decision] = []
         self.timed = 0
         asked = config.max_autotune_budget_seconds
-        self.end = time.monotonic() + (self.ways.budget if asked is None else asked)
-        self.runner: Apart | Here = Here(target, tools, config)
-        if config.autotune_in_subproc and self.ways.apart is None:
-            self.runner = Apart(config)
+        self.end = time.monotonic() + (self.target_tuning.budget if asked is None else asked)
+        self.runner: TuningProcess | InProcessRunner = InProcessRunner(target, tools, config)
+        if config.autotune_in_subproc and self.target_tuning.no_subproc_reason is None:
+            self.runner = TuningProcess(config)
         elif config.autotune_in_subproc:
-            reason = f"autotune_in_subproc: {self.ways.apart}"
+            reason = f"autotune_in_subproc: {self.target_tuning.no_subproc_reason}"
             self.decisions.append(self._unmet(f"{graph.kind} graph", reason))
 
-    def tuning(self, products: bool, loops: bool) -> Tuning:
-        """Products first: what they are fused with decides what other kernels there are."""
+    def tuning(self, gemms: bool, loops: bool) -> Tuning:
+        """GEMMs first: their fusions decide which other kernels there are."""
         try:
-            if products:
-                given = (self.graph, self._joined(), self.target, self.tools, self.config)
-                found = product_questions(*given, self._all_ours())
-                named = self._answered(found)
-                self.choices = replace(self.choices, products=named)
+            if gemms:
+                given = (self.graph, self._fully_fused(), self.target, self.tools, self.config)
+                found = gemm_tasks(*given, self._without_library())
+                named = self._solved(found)
+                self.choices = replace(self.choices, gemms=named)
             if loops:
                 kernels = self._kernels(self.choices)
                 about = (kernels, self.target, self.tools, self.config)
-                answers: dict[str, Any] = self._answered(loop_questions(*about, self.choices))
-                self.choices = replace(self.choices, **{self.ways.field: answers})
+                answers: dict[str, Any] = self._solved(loop_tasks(*about, self.choices))
+                self.choices = replace(self.choices, **{self.target_tuning.field: answers})
         finally:
-            if isinstance(self.runner, Apart):
+            if isinstance(self.runner, TuningProcess):
                 self.runner.stop()
         self._report()
         notes = [self._unmet("database", note) for note in self.database.notes]
@@ -101,48 +100,48 @@ class Tuner:
 
     def _kernels(self, choices: Choices) -> KernelGraph:
         given = (self.graph, self.target, self.config)
-        program = lower(*given, choices) if choices.products else self._by_rule
+        program = lower(*given, choices) if choices.gemms else self._by_rule
         return fuse(program, self.target, self.config, choices)
 
-    def _all_ours(self) -> KernelGraph | None:
-        """The kernels if products were all ours; None where the rules have them so."""
-        most = self.ways.library_as_ours(self.config)
-        return None if most is None else self._kernels(Choices(products={ANY: most}))
+    def _without_library(self) -> KernelGraph | None:
+        """The kernels if all GEMMs were ours; None if they are by rule."""
+        most = self.target_tuning.library_replacement(self.config)
+        return None if most is None else self._kernels(Choices(gemms={ANY: most}))
 
-    def _joined(self) -> KernelGraph:
-        """The kernels with as much around each product as may be: what is timed holds all that a
-        choice may join, or take apart."""
-        most = ProductChoice(rows=True, prologue=True)
-        together = Choices(products={ANY: most} if self.config.benchmark_epilogue_fusion else {})
+    def _fully_fused(self) -> KernelGraph:
+        """The kernels with as much as possible fused into each GEMM: the timed region then has
+        everything that a choice may fuse or not."""
+        most = GemmChoice(rows=True, prologue=True)
+        together = Choices(gemms={ANY: most} if self.config.benchmark_epilogue_fusion else {})
         return fuse(self._by_rule, self.target, self.config, together)
 
     def _unmet(self, name: str, reason: str) -> Decision:
         return Decision("unmet", "max_autotune", name, reason)
 
-    # -- questions -------------------------------------------------------------------------------
+    # -- tuning tasks ----------------------------------------------------------------------------
 
-    def _answered(self, questions: list[Question]) -> dict[str, Any]:
-        """For each name that another choice than the rule's is taken for, that choice."""
-        open_: list[Question] = []
+    def _solved(self, tuning_tasks: list[TuningTask]) -> dict[str, Any]:
+        """The choice for each name whose choice is not the rule's."""
+        open_: list[TuningTask] = []
         findings: list[Finding] = []
-        for question in questions:
-            known = self._known(question)
-            (open_ if known is None else findings).append(known or question)  # type: ignore
+        for tuning_task in tuning_tasks:
+            known = self._known(tuning_task)
+            (open_ if known is None else findings).append(known or tuning_task)  # type: ignore
         if open_:
             machine = self._machine()
-            open_ = self._worth_it(sorted(open_, key=lambda q: -q.cost(machine)), machine)
+            open_ = self._profitable(sorted(open_, key=lambda q: -q.cost(machine)), machine)
             for number, search in enumerate(self._searches(open_, machine), 1):
                 self.trace.count(number, len(open_))
-                findings += self._asked(search)
+                findings += self._search(search)
             self.trace.count(0, 0)
         self.findings += findings
         taken = [f for f in findings if f.choice != f.default]
         return {name: finding.choice for finding in taken for name in finding.names}
 
-    def _searches(self, questions: list[Question], machine: Machine) -> Iterable[_Search]:
+    def _searches(self, tuning_tasks: list[TuningTask], machine: Machine) -> Iterable[_Search]:
         """One after the other; or all at once, if their kernels are compiled ahead."""
-        found = (_Search(self, question, machine) for question in questions)
-        if not isinstance(self.runner, Here) or self.tools.build_ahead is None:
+        found = (_Search(self, tuning_task, machine) for tuning_task in tuning_tasks)
+        if not isinstance(self.runner, InProcessRunner) or self.tools.precompile is None:
             return found
         searches = list(found)
         ahead = [variant for search in searches for variant in search.variants()]
@@ -150,77 +149,82 @@ class Tuner:
         self.runner.prepare(ahead, self.end - TIMING * max(left, 0.0))
         return searches
 
-    def _worth_it(self, questions: list[Question], machine: Machine) -> list[Question]:
-        """Those that the whole could gain from, unless all are to be asked."""
-        if self.asks_all:
-            return questions
-        least = TOO_SMALL * multiplying(self.graph, machine)
-        for question in (q for q in questions if q.cost(machine) < least):
+    def _profitable(self, tuning_tasks: list[TuningTask], machine: Machine) -> list[TuningTask]:
+        """The tasks that the whole graph could gain from, or all if the search is exhaustive."""
+        if self.exhaustive:
+            return tuning_tasks
+        lower_bound = TOO_SMALL * matmul_seconds(self.graph, machine)
+        for tuning_task in (q for q in tuning_tasks if q.cost(machine) < lower_bound):
             reason = f"less than {TOO_SMALL:.0%} of what the graph's products take"
-            self.decisions.append(self._unmet(question.what, reason))
-        return [q for q in questions if q.cost(machine) >= least]
+            self.decisions.append(self._unmet(tuning_task.what, reason))
+        return [q for q in tuning_tasks if q.cost(machine) >= lower_bound]
 
     @property
-    def asks_all(self) -> bool:
+    def exhaustive(self) -> bool:
         """Whether the user wants everything tried."""
         whole = self.config.max_autotune_gemm_search_space == "EXHAUSTIVE"
         return whole or self.config.coordinate_descent_tuning
 
-    def _asked(self, search: _Search) -> list[Finding]:
-        question = search.question
+    def _search(self, search: _Search) -> list[Finding]:
+        tuning_task = search.tuning_task
         if time.monotonic() > self.end:
-            self.decisions.append(self._unmet(question.what, "max_autotune_budget_seconds"))
+            self.decisions.append(self._unmet(tuning_task.what, "max_autotune_budget_seconds"))
             return []
         choice = search.best(self.config.coordinate_descent_tuning)
         trials = tuple(search.trials)
         if search.complete:
-            self.database.put(self._key(question), kept(choice, trials))
+            self.database.put(self._key(tuning_task), kept(choice, trials))
         else:
             reason = "max_autotune_budget_seconds, before all was tried"
-            self.decisions.append(self._unmet(question.what, reason))
-        return [Finding(question.what, question.names, choice, question.default, trials)]
+            self.decisions.append(self._unmet(tuning_task.what, reason))
+        return [Finding(tuning_task.what, tuning_task.names, choice, tuning_task.default, trials)]
 
-    def _known(self, question: Question) -> Finding | None:
-        value = self.database.get(self._key(question))
+    def _known(self, tuning_task: TuningTask) -> Finding | None:
+        value = self.database.get(self._key(tuning_task))
         if value is None:
             return None
-        rule = question.default
+        rule = tuning_task.default
         try:
             choice, trials = choice_of(rule, value["choice"]), trials_of(rule, value["trials"])
-            if not question.fits(choice):
+            if not tuning_task.fits(choice):
                 raise ValueError(f"{choice} does not fit")
-        except Exception:  # any type may stand in any place
-            self.database.notes.append(f"an entry about {question.what} makes no sense")
+        except Exception:  # the database may hold anything
+            self.database.notes.append(f"an entry about {tuning_task.what} makes no sense")
             return None
-        return Finding(question.what, question.names, choice, rule, trials, kept=True)
+        return Finding(tuning_task.what, tuning_task.names, choice, rule, trials, kept=True)
 
-    def _key(self, question: Question) -> Json:
-        """All that an answer depends on, as JSON."""
+    def _key(self, tuning_task: TuningTask) -> Json:
+        """All that a result depends on, as JSON."""
         flags = {k: v for k, v in self.config.code_key() if isinstance(v, (bool, int, str))}
-        tuning = {k: v for k, v in flags.items() if "autotune" not in k or k in ASKED}
-        return {**self._place(), "program": question.mark, "what": question.what, "flags": tuning}
+        tuning = {k: v for k, v in flags.items() if "autotune" not in k or k in KEY_FLAGS}
+        return {
+            **self._environment(),
+            "program": tuning_task.program_key,
+            "what": tuning_task.what,
+            "flags": tuning,
+        }
 
-    def _place(self) -> Json:
-        """The machine and the versions of what makes the code."""
+    def _environment(self) -> Json:
+        """The machine, and the versions of the code generators."""
         ours = {"version": VERSION, "litz": version_of("litz"), "torch": torch.__version__}
-        return {**ours, **self.ways.place(self.target)}
+        return {**ours, **self.target_tuning.environment(self.target)}
 
     def _machine(self) -> Machine:
-        return self.ways.machine(self.target, self.database, self._place())
+        return self.target_tuning.machine(self.target, self.database, self._environment())
 
     # -- trials ----------------------------------------------------------------------------------
 
     def trial(self, rule: Variant, other: Variant) -> Ratio | str:
-        """Two variants side by side, here or in a process of their own."""
+        """Compare two variants, in this process or in another."""
         self.timed += 1
         return self.runner.tried(rule, other, TRIAL)
 
     def fused(self, variant: Variant) -> Variant:
-        """The same as kernels: fused once, for all that follows."""
+        """The same variant as kernels: fused once, for all that follows."""
         return replace(variant, program=kernels_of(variant, self.target, self.config))
 
     def signature(self, variant: Variant) -> object:
-        """What the code of kernels depends on: equal ones need not be timed."""
+        """What the code of the kernels depends on: equal variants need not be timed."""
         graph = variant.program
         assert isinstance(graph, KernelGraph)
         given = (self.target, self.config, frozenset[str](), variant.choices)
@@ -236,34 +240,38 @@ class Tuner:
 
 
 class _Search:
-    """The trials about one question."""
+    """The trials of one tuning task."""
 
-    def __init__(self, tuner: Tuner, question: Question, machine: Machine) -> None:
-        self.tuner, self.question, self.listed = tuner, question, question.listed(machine)
-        self.least = 0.0 if tuner.asks_all else question.least(machine)
-        self.rule = tuner.fused(question.variant(question.default))
+    def __init__(self, tuner: Tuner, tuning_task: TuningTask, machine: Machine) -> None:
+        self.tuner, self.tuning_task, self.candidates = (
+            tuner,
+            tuning_task,
+            tuning_task.candidates(machine),
+        )
+        self.lower_bound = 0.0 if tuner.exhaustive else tuning_task.lower_bound(machine)
+        self.rule = tuner.fused(tuning_task.variant(tuning_task.default))
         self.made: dict[AnyChoice, Variant] = {}
         self.trials: list[Trial] = []
         self.seen = {tuner.signature(self.rule)}
         self.complete = True
 
     def variants(self) -> list[Variant]:
-        """What the trials of the listed choices compile, as far as it can be compiled."""
+        """The variants of the listed choices that can be compiled, to compile them ahead."""
         found = {self.tuner.signature(self.rule): self.rule}
-        for choice in self.listed:
-            with suppress(Exception):  # the trial will say
+        for choice in self.candidates:
+            with suppress(Exception):  # the trial will report it
                 variant = self._variant(choice)
                 found.setdefault(self.tuner.signature(variant), variant)
         return list(found.values())
 
     def _variant(self, choice: AnyChoice) -> Variant:
         if choice not in self.made:
-            self.made[choice] = self.tuner.fused(self.question.variant(choice))
+            self.made[choice] = self.tuner.fused(self.tuning_task.variant(choice))
         return self.made[choice]
 
     def best(self, descend: bool) -> AnyChoice:
-        """The quickest choice that is surely quicker than the rule's, twice."""
-        for choice in self.listed:
+        """The fastest choice that is certainly faster than the rule's in two trials."""
+        for choice in self.candidates:
             if not self._is_at_its_peak():
                 self._try(choice)
         if descend:
@@ -272,12 +280,12 @@ class _Search:
             again = self._again(trial.choice)
             if isinstance(again, Ratio) and again.high < MARGIN:
                 return trial.choice
-        return self.question.default
+        return self.tuning_task.default
 
     def _is_at_its_peak(self) -> bool:
-        """Whether no choice could be much quicker than the rule's, by what a trial took."""
+        """Whether no choice could be much faster than the rule's, by its time in a trial."""
         known = (t.ratio.seconds for t in self.trials if t.ratio is not None)
-        return self.least > AT_ITS_PEAK * next(known, float("inf"))
+        return self.lower_bound > AT_ITS_PEAK * next(known, float("inf"))
 
     def _winners(self) -> list[Trial]:
         sure = [(t.ratio.median, k) for k, t in enumerate(self.trials)
@@ -285,19 +293,19 @@ class _Search:
         return [self.trials[k] for _, k in sorted(sure)]
 
     def _descend(self) -> None:
-        """From the best so far to what lies beside it, while that is better."""
+        """Coordinate descent: from the best so far to its neighbours, while one is better."""
         at: AnyChoice | None = None
         while True:
             winners = self._winners()
-            now = winners[0].choice if winners else self.question.default
+            now = winners[0].choice if winners else self.tuning_task.default
             if now == at:
                 return
             at = now
-            for choice in self.question.near(at):
+            for choice in self.tuning_task.neighbours(at):
                 self._try(choice)
 
     def _try(self, choice: AnyChoice) -> None:
-        if any(t.choice == choice for t in self.trials) or choice == self.question.default:
+        if any(t.choice == choice for t in self.trials) or choice == self.tuning_task.default:
             return
         if time.monotonic() > self.tuner.end:
             self.complete = False
@@ -305,7 +313,7 @@ class _Search:
         try:
             other = self._variant(choice)
             signature = self.tuner.signature(other)
-        except Exception as error:  # a choice that cannot be compiled is none
+        except Exception as error:  # a choice that cannot be compiled is skipped
             self.trials.append(Trial(choice, note=f"failed: {type(error).__name__}"))
             return
         if signature in self.seen:

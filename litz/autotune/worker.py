@@ -1,9 +1,9 @@
-"""Trials in a process of their own: what runs there, and who talks to it.
+"""Trials in another process: the process and the client that talks to it.
 
-In: jobs as JSON, a line each: two programs as text, the choices about them, flags. Out: a line of
-JSON for each: the ratio, or what went wrong. Programs travel as text because text rebuilds them;
-nothing is pickled. A trial that kills its process or takes too long costs that trial alone: the
-next one gets a new process. Example: `Apart(config).tried(rule, other, 0.2)`.
+In: jobs, a line of JSON each: two programs as text, their choices, flags. Out: a line of JSON for
+each: the ratio, or what went wrong. Programs travel as text, which rebuilds them; nothing is
+pickled. A trial that kills its process or takes too long costs only that trial: the next one gets a
+new process. Example: `TuningProcess(config).tried(rule, other, 0.2)`.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ import torch
 
 import litz
 from litz.autotune.results import Ratio
-from litz.autotune.trial import Here, Variant
+from litz.autotune.trial import InProcessRunner, Variant
 from litz.config import Config, snapshot
-from litz.ir.choices import Choices, LoopChoice, ProductChoice
+from litz.ir.choices import Choices, GemmChoice, LoopChoice
 from litz.ir.parse import parse_graph, parse_program
 from litz.ir.program import Extern, KernelGraph, LoopProgram
 from litz.ir.text import graph_text, program_text
 from litz.target import Target, host
 from litz.toolchain import Toolchain
 
-# Calls that write into memory they are given; the text of a program does not say so.
+# Calls with an out= form; the text of a program does not say which have one.
 INTO = ("aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default")
 
 
 def variant_json(variant: Variant) -> dict[str, Any]:
-    """A variant as JSON. Without the names of nodes: they are those of a graph that stays here."""
+    """A variant as JSON, without the names of nodes: they belong to a graph that stays here."""
     whole = isinstance(variant.program, LoopProgram)
     text = program_text(variant.program) if whole else graph_text(variant.program)  # type: ignore
     chosen = variant.choices
     return {
         "text": text,
         "whole": whole,
-        "products": {name: choice.facts() for name, choice in chosen.products.items()},
+        "gemms": {name: choice.facts() for name, choice in chosen.gemms.items()},
         "kernels": {name: choice.facts() for name, choice in chosen.kernels.items()},
     }
 
 
 def variant_of(facts: dict[str, Any]) -> Variant:
     """The inverse."""
-    products = {name: ProductChoice(**given) for name, given in facts["products"].items()}
+    gemms = {name: GemmChoice(**given) for name, given in facts["gemms"].items()}
     kernels = {name: LoopChoice(**given) for name, given in facts["kernels"].items()}
     parsed: LoopProgram | KernelGraph
     parsed = parse_program(facts["text"]) if facts["whole"] else parse_graph(facts["text"])
     body: Any = tuple(map(_with_place, parsed.body))
-    return Variant(replace(parsed, body=body), Choices(products, kernels))
+    return Variant(replace(parsed, body=body), Choices(gemms, kernels))
 
 
 def _with_place(step: Any) -> Any:
-    """A call that has an out= form gets its place from the plan, as where it was lowered."""
+    """A call with an out= form writes into the plan's memory, as it did after lowering."""
     into = isinstance(step, Extern) and step.target in INTO
     return replace(step, into=True) if into else step
 
 
-class Apart:
-    """Runs trials in another process, which is started when it is first needed."""
+class TuningProcess:
+    """Runs trials in another process, which is started when first needed."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -103,20 +103,20 @@ class Apart:
         return f"took more than {self.timeout:g} s" if slow else "ended its process"
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, whatever it is doing."""
         process, self.process = self.process, None
         if process is not None:
             process.kill()
             process.communicate()
 
 
-_END = b""  # the process closed its side
+_END = b""  # the process closed its pipe
 
 
 def _line(descriptor: int, timeout: float) -> bytes:
-    """What a process writes until the end of a line, or until it is too late."""
+    """The bytes that a process writes until the end of a line, or until the timeout."""
     found, end = bytearray(), time.monotonic() + timeout
-    ready = select.poll()  # takes any descriptor, where `select` takes the first thousand
+    ready = select.poll()  # accepts any descriptor; `select` only those below 1024
     ready.register(descriptor, select.POLLIN)
     while not found.endswith(b"\n"):
         if not ready.poll(max(1000 * (end - time.monotonic()), 0)):
@@ -129,7 +129,7 @@ def _line(descriptor: int, timeout: float) -> bytes:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """The same Litz, wherever this one was imported from."""
+    """Starts the same Litz, wherever this one was imported from."""
     paths = [str(Path(litz.__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     code = f"from litz.targets import TOOLCHAINS; from {__name__} import main; main(TOOLCHAINS)"
@@ -138,24 +138,24 @@ def _started() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe)
 
 
-class Worker:
-    """Does jobs; one that begins as the last one did finds its half of the work done."""
+class TuningWorker:
+    """Runs jobs; the compiled rule is reused if the next job has the same one."""
 
     def __init__(self, toolchains: Mapping[type[Target], Toolchain]) -> None:
         self.toolchains = toolchains
         self.settings: Any = None
         self.facts: Any = None
         self.rule: Variant
-        self.here: Here
+        self.here: InProcessRunner
 
     def answer(self, job: dict[str, Any]) -> Any:
-        """Do one job."""
+        """Run one job."""
         settings = (job["flags"], job["threads"])
         if settings != self.settings:
             torch.set_num_threads(job["threads"])
             config = snapshot(job["flags"])
             target = host(config.cpp.threads, config.cpp.simdlen)
-            self.here = Here(target, self.toolchains[type(target)], config)
+            self.here = InProcessRunner(target, self.toolchains[type(target)], config)
             self.settings, self.facts = settings, None
         if job["rule"] != self.facts:
             self.rule, self.facts = variant_of(job["rule"]), job["rule"]
@@ -164,10 +164,10 @@ class Worker:
 
 
 def main(toolchains: Mapping[type[Target], Toolchain]) -> None:
-    """A job a line until there are no more. What libraries print must not reach the answers."""
+    """Answers jobs line by line. Libraries print to stderr, not into the answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    worker = Worker(toolchains)
+    worker = TuningWorker(toolchains)
     for line in sys.stdin:
         answers.write(json.dumps(worker.answer(json.loads(line))) + "\n")
         answers.flush()

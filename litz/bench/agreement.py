@@ -1,17 +1,18 @@
-"""Whether a candidate computes what the program means: a wrong fast kernel is not a result.
+"""Agreement: whether a candidate's results are right, since a wrong fast kernel is not a result.
 
-In: a program, and what a candidate made of it. Out: a sentence, or nothing. The measure is the
-distance to the program in float64, relative, over each result as a whole:
+In: a program, and a candidate's results. Out: a sentence, or "". The measure is the relative
+distance to the program in float64, over each result as a whole:
 
     |found - float64| <= EAGER * |eager - float64| + SPREAD * |noisy - float64| + a few roundings
 
-where `noisy` is the program in float64 with its arguments moved by a rounding, the furthest off of
-RUNS. The numbers are those of `litz/fuzz/compare.py`: EAGER is 2, since sums run in another order;
-SPREAD is 8, since the error of one number is luck, eager's too, and a sum that cancels is as wrong
-as its arguments are. ROUNDINGS is 4: a model of words has no argument that could be moved, and the
-distance of a single number, such as its loss, says nothing about that of another order of sums.
-A result that float64 has as rounding alone, such as the gradient of a key where there is one, is
-NOTHING beside the largest, and may be a rounding of that. What is no float must be equal. Example:
+where `noisy` is the program in float64 with its arguments moved by a rounding; the largest of RUNS
+distances counts. The numbers are those of `litz/fuzz/compare.py`: EAGER is 2, since sums run in
+another order; SPREAD is 8, since the error of one number is luck, eager's too, and a sum that
+cancels is as wrong as its arguments are. ROUNDINGS is 4: a language model has no float argument to
+move, and the distance of a single number, such as its loss, says nothing about another order of
+sums. A result that is rounding error alone even in float64, such as the gradient of a key if there
+is only one, is below NOTHING relative to the largest result, and may be a rounding of that. Results
+that are not floats must be equal. Example:
 
     Agreement(program).fault(compiled_result)  # "" or "result 0 is 3e-02 from float64, eager 1e-07"
 """
@@ -44,7 +45,7 @@ class Agreement:
         return [_distance(found, exact) for found, exact in pairs]
 
     def fault(self, result: Any) -> str:
-        """What is wrong with a candidate's result."""
+        """What is wrong with a candidate's result, or ""."""
         found = tensors_in(result)
         if len(found) != len(self.eager):
             return f"it gives {len(found)} results, eager {len(self.eager)}"
@@ -70,7 +71,7 @@ class Agreement:
 
 
 def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Of the whole tensor, relative to its size; absolute where it is all zero."""
+    """The distance of the whole tensor, relative to its size; absolute if that is zero."""
     if not found.is_floating_point():
         return 0.0
     return _size(found.double() - exact.double()) / (_size(exact) or 1.0)

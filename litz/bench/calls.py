@@ -1,6 +1,6 @@
-"""The time of a call: candidates compiled in this process, checked, then timed in turns.
+"""The time of a call: candidates compiled in this process, checked, then timed alternately.
 
-In: a case. Out: one `Row`. Dynamo forgets everything between cases. Example:
+In: a case. Out: one `Row`. Dynamo is reset between cases. Example:
 
     [row] = measure_calls(case, Settings(against=("eager",), seconds=1), print)
 """
@@ -30,7 +30,7 @@ def _no_facts(_: Program) -> Mapping[str, float]:
 def measure_calls(
     case: Case, settings: Settings, say: Say, metric: str = "call", facts: Facts = _no_facts
 ) -> list[Row]:
-    """Compile with every candidate, leave out who fails or is wrong, time the rest."""
+    """Compile with every candidate, leave out those that fail or are wrong, time the rest."""
     with running_on(case.threads or settings.threads):
         torch._dynamo.reset()
         gc.collect()
@@ -44,14 +44,14 @@ def measure_calls(
 
 
 def candidates_of(case: Case, settings: Settings) -> list[str]:
-    """Litz, what this case needs beside it, what the user wants to see it against."""
+    """Litz, the candidates that this case needs, and those that the user asked for."""
     return list(dict.fromkeys((OURS, *case.beside, *settings.against)))
 
 
 def compiled(
     program: Program, names: list[str], say: Say
 ) -> tuple[dict[str, Candidate], dict[str, str]]:
-    """Calls by candidate, and why those without one have none."""
+    """Calls by candidate, and for each other candidate the reason why it has none."""
     say("running eager in float32 and float64")
     agreement = Agreement(program)
     calls: dict[str, Candidate] = {}
@@ -62,7 +62,7 @@ def compiled(
         try:
             fault = agreement.fault(program(function))
         except Exception as error:  # whatever it is, the others can still be timed
-            fault = told(error)
+            fault = error_line(error)
         if fault:
             missing[name] = fault
         else:
@@ -70,14 +70,14 @@ def compiled(
     return calls, missing
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error in one line."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 @contextmanager
 def running_on(threads: int | None) -> Iterator[None]:
-    """Another number of threads for a while, and no gradients."""
+    """Set the number of threads for a block, without gradients."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:

@@ -1,11 +1,11 @@
-"""The candidates: the ways to run a program that are held against each other.
+"""The candidates: the ways to run a program that are compared.
 
-In: a name. Out: `Candidate`: a backend of torch.compile, or none for eager. `nothing` runs what
-Dynamo and AOTAutograd captured as it is, op by op. `floor` does not even that: it hands out the
-results of its first call again, so what it takes is torch's own part, which no backend is below.
-`litz-best` and `inductor-best` freeze weights and tune. TorchInductor is told so by its global
-configuration while it compiles: what `torch.compile` is told, Dynamo does not hear, and without
-Dynamo nothing is frozen.
+In: a name. Out: `Candidate`: a backend of torch.compile, or none for eager. `nothing` runs the
+graph that Dynamo and AOTAutograd captured, op by op. `floor` does not even that: it returns the
+results of its first call again, so its time is torch's own part, a lower bound for every backend.
+`litz-best` and `inductor-best` freeze weights and tune. For TorchInductor that is set in its global
+configuration while it compiles: options of `torch.compile` do not reach Dynamo, which freezing
+needs.
 `onednn` is eager with the weights of linear layers and convolutions packed by oneDNN.
 Example: `CANDIDATES["litz"].compile(model)(x)`.
 """
@@ -28,11 +28,11 @@ from litz.backend import litz
 from litz.bench.onednn import why_not_onednn, with_packed_layers
 from litz.report import Explanation
 
-# A graph that Litz cannot compile would run as eager, and be timed as Litz.
+# Without this, a graph that Litz cannot compile would run as eager and be timed as Litz.
 OPTIONS = {"on_error": "raise"}
-# What makes both quickest at inference: weights are constants, and candidates are timed.
+# The flags that make both fastest at inference: weights are constants, and choices are timed.
 BEST = {"freezing": True, "max_autotune": True}
-# Where Dynamo notes the seconds that TorchInductor takes from a graph to a callable.
+# Dynamo's name for the seconds that TorchInductor takes from a graph to a callable.
 NOTED = "compile_fx_inner"
 COMPILERS = ("c++", "g++", "clang++")
 
@@ -43,12 +43,12 @@ def _present() -> str:
 
 @dataclass(frozen=True)
 class Candidate:
-    """`why_not` gives the reason why it cannot run here, or nothing."""
+    """`why_not` returns the reason why it cannot run here, or ""."""
 
     name: str
     backend: str | Callable[..., Any] | None
     why_not: Callable[[], str] = _present
-    # instead of a backend
+    # used instead of a backend
     prepare: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
 
     def compile(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,7 +96,7 @@ class _Frozen:
 
 
 def backend_seconds(notes: Explanation) -> list[float] | None:
-    """What a compiler took from graphs to callables: ours by its notes, or TorchInductor."""
+    """The seconds from graphs to callables: Litz's from its notes, or TorchInductor's."""
     stages = [s for graph in notes.graphs for path, s in graph.seconds.items() if "." not in path]
     return stages or compilation_time_metrics.get(NOTED)
 

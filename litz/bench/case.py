@@ -1,7 +1,7 @@
 """What is measured: a program, a case that can build it, and a suite of cases.
 
-In: nothing. Out: values. A case is built by name in whichever process measures it, so nothing is
-ever sent between processes but names. Example:
+In: nothing. Out: values. A case is built by name in the process that measures it, so only names are
+sent between processes. Example:
 
     Case("kernels", "softmax", "L1", lambda: Program(f, (x,)), measure_calls)
 """
@@ -43,9 +43,9 @@ class Program:
         return tensors_in((self.args, dict(self.kwargs)))
 
     def widened(self, ulps: float = 0.0, seed: int = 0) -> Program:
-        """The same in float64: what it means, nearly without rounding.
+        """The same in float64: the reference, nearly without rounding.
 
-        With `ulps`, each float it is given is moved at random by up to that many roundings.
+        With `ulps`, each float argument is moved at random by up to that many roundings.
         """
         model = self.function
         if isinstance(model, torch.nn.Module):
@@ -66,9 +66,9 @@ def _wide(ulps: float, draw: torch.Generator, value: Any) -> Any:
     return wide * (1 + ulps * torch.finfo(value.dtype).eps * noise.to(wide.device))
 
 
-def apart(model: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function that calls the model, with code of its own: torch keeps what it compiled by code,
-    and a call looks through all of it."""
+def with_own_code(model: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function that calls the model, with a code object of its own: torch stores compiled code by
+    code object, and a call searches all of it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return model(*args, **kwargs)
@@ -84,7 +84,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user asked for."""
+    """The user's settings."""
 
     against: tuple[str, ...] = ("inductor", "eager")
     seconds: float = 3.0  # of timing, for each case
@@ -96,14 +96,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of a suite: how to build its program, and how to measure that."""
+    """One line of a suite: how to build its program, and how to measure it."""
 
     suite: str
     name: str
     variant: str
     build: Callable[[], Program]
     measure: Callable[[Case, Settings, Say], list[Row]]
-    beside: tuple[str, ...] = ()  # candidates that this case needs, whatever the user asked for
+    beside: tuple[str, ...] = ()  # candidates that this case needs besides the user's
     threads: int | None = None  # instead of the user's
 
     @property
@@ -113,8 +113,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """Named cases. `finish` adds what only all rows together can tell; `why_not` gives the reason
-    why none of them can run here, or nothing."""
+    """Named cases. `finish` adds facts that need all rows; `why_not` returns the reason why none
+    of them can run here, or ""."""
 
     sentence: str
     cases: Callable[[bool], list[Case]]  # True asks for small and few

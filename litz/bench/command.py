@@ -1,6 +1,6 @@
-"""The command `python -m litz bench`: what the user typed becomes a run, its results become files.
+"""The command `python -m litz bench`: options become a run, its results become files.
 
-In: the options. Out: tables on stdout, files where asked; 1 if Litz was wrong or failed anywhere.
+In: the options. Out: tables on stdout, files if asked for; 1 if Litz was wrong or failed anywhere.
 Example: `bench(["calls"], [], Settings(against=("eager",), quick=True), Outputs())`.
 """
 
@@ -25,7 +25,7 @@ PIPE_WIDTH = 180  # columns of a table that goes to a file or a pipe
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the results go, beside the terminal."""
+    """Where the results go, besides the terminal."""
 
     html: Path | None = None
     json: Path | None = None
@@ -40,7 +40,7 @@ def settings(
     against: Sequence[str], seconds: float | None, rounds: int | None, timeout: float,
     threads: int | None, quick: bool,
 ) -> Settings:  # fmt: skip
-    """What the user typed; what is left open is shorter for a quick run."""
+    """The user's settings; defaults are shorter for a quick run."""
     return Settings(
         against=tuple(against),
         seconds=(0.2 if quick else 3.0) if seconds is None else seconds,
@@ -52,14 +52,14 @@ def settings(
 
 
 def bench(suites: Sequence[str], names: Sequence[str], settings: Settings, outputs: Outputs) -> int:
-    """Measure and show. Samples are written after each case: a long run may be cut short."""
+    """Measure and show. Samples are saved after each case: a long run may be interrupted."""
     able = tuple(name for name, suite in SUITES.items() if not suite.why_not())
     chosen = able if tuple(suites) == ("all",) else suites
     return show(run(chosen, names, settings, outputs.save), outputs)
 
 
 def show(results: Results, outputs: Outputs) -> int:
-    """Write what was asked for; the exit status of the command."""
+    """Write the outputs; returns the exit status of the command."""
     outputs.save(results)
     if outputs.html is not None:
         outputs.html.write_text(page(results))
@@ -73,7 +73,7 @@ def show(results: Results, outputs: Outputs) -> int:
 
 
 def read(paths: Sequence[Path]) -> Results:
-    """What `--json` wrote in one run or in several on the same machine, in one."""
+    """Results that `--json` wrote, of one run or of several on the same machine, as one."""
     return merged([Results.from_json(path.read_text()) for path in paths])
 
 

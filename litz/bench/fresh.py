@@ -1,8 +1,8 @@
-"""Measurements that need a process of their own: compile times and memory.
+"""Measurements that need a fresh process: compile times and memory.
 
 In: a case. Out: rows. Every sample is a fresh process (`litz.bench.worker`) that builds the case by
-name. Its caches are in a folder that is empty at first; the second process of a pair finds what the
-first one left there. Candidates take turns, as in timing. Example:
+name. Its caches are in a folder that is empty at first; the second process of a pair finds the
+first one's files there. Candidates alternate, as in timing. Example:
 
     rows = measure_compile(case, Settings(against=("inductor",), rounds=3), print)
 """
@@ -24,14 +24,14 @@ from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Say, Settings
 from litz.bench.results import NOT_ASKED, OURS, Row
 
-# Where compilers keep what they made; the last is where a program that asks nothing else looks.
+# The variables that name compilers' caches; the last is the default of programs without their own.
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
 
 Found = dict[str, float | None]
 
 
 class Failed(Exception):
-    """A fresh process gave no result; the text says why."""
+    """A fresh process returned no result; the text says why."""
 
 
 COLD, SECOND = "cold", "second"
@@ -40,7 +40,7 @@ COLD, SECOND = "cold", "second"
 def measure_compile(
     case: Case, settings: Settings, say: Say, runs: tuple[str, ...] = (COLD, SECOND)
 ) -> list[Row]:
-    """Seconds to compile, cold and in a second process; of the graph, and of the whole call."""
+    """Seconds to compile, cold and in a second process: of the graph, and of the whole call."""
     names = [n for n in candidates_of(case, settings) if CANDIDATES[n].backend is not None]
     series = Series(names)
     for name in series.rounds(settings.rounds):
@@ -56,7 +56,7 @@ def measure_compile(
 
 
 def measure_memory(case: Case, settings: Settings, say: Say) -> list[Row]:
-    """Bytes that a call adds at its peak, the arena that Litz planned, and what it has packed."""
+    """Bytes that a call adds at its peak, Litz's arena, and its packed weights."""
     series = Series(candidates_of(case, settings))
     for name in series.rounds(settings.rounds):
         say(name)
@@ -73,7 +73,7 @@ def measure_memory(case: Case, settings: Settings, say: Say) -> list[Row]:
 
 
 class Series:
-    """Samples of several candidates, taken in turns; who fails once is not asked again."""
+    """Samples of several candidates, taken alternately; one that fails is not run again."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -81,7 +81,7 @@ class Series:
         self.missing: dict[str, str] = {}
 
     def rounds(self, count: int) -> Iterator[str]:
-        """Candidates in turns; each round begins with another."""
+        """Candidates in turn; each round begins with another one."""
         for k in range(count):
             first = k % len(self.names)
             for name in self.names[first:] + self.names[:first]:
@@ -91,7 +91,7 @@ class Series:
     def run(
         self, task: str, case: Case, name: str, settings: Settings, environment: dict[str, str]
     ) -> Found:
-        """One process; nothing, and a note of the reason, if it fails."""
+        """One process; if it fails, nothing, and the reason is noted."""
         threads = case.threads or settings.threads
         words = [task, case.suite, case.name, case.variant, name, str(threads or 0)]
         if settings.quick:
@@ -107,7 +107,7 @@ class Series:
             self.samples[name].setdefault(key, []).append(value)
 
     def row(self, case: Case, metric: str) -> Row:
-        """The samples of one metric; who failed, or did nothing that could be timed, is missing."""
+        """The samples of one metric; candidates that failed or were not timed are missing."""
         samples: dict[str, tuple[float, ...]] = {}
         missing = dict(self.missing)
         for name in self.names:
@@ -122,20 +122,20 @@ class Series:
 
 @contextmanager
 def empty_caches() -> Iterator[dict[str, str]]:
-    """An environment whose caches are in a folder that does not outlive the block."""
+    """An environment whose caches are in a folder that is deleted after the block."""
     with tempfile.TemporaryDirectory(prefix="litz-bench-", ignore_cleanup_errors=True) as folder:
         yield {**os.environ, **{name: str(Path(folder) / name.lower()) for name in CACHES}}
 
 
 def in_fresh_process(words: list[str], environment: dict[str, str], timeout: float) -> Found:
-    """What the worker printed last. It and all that it started are gone afterwards."""
+    """The last line that the worker printed. It and its children are gone afterwards."""
     worker = subprocess.Popen(
         [sys.executable, "-m", "litz.bench.worker", *words],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # a group of its own, so that its compilers end with it
+        start_new_session=True,  # its own process group, so that its compilers end with it
     )
     try:
         out, err = worker.communicate(timeout=timeout)

@@ -1,8 +1,8 @@
-"""Where a GPU's time goes, and where it could end: kernels by kind, and the floor of a program.
+"""Where a GPU's time goes, and its lower bound: kernels by kind, and the floor of a program.
 
 In: a function to call. Out: `Split`: microseconds and kernels a call by kind, from torch's
-profiler; `Peaks`: what this GPU moves and multiplies at best, measured; the floor of a program,
-which is the longer of its bytes and its multiplications at those peaks. Example:
+profiler; `Peaks`: this GPU's measured bandwidth and flops; and the floor of a program, which is the
+longer of its bytes and its multiplications at those peaks. Example:
 `print(split_of(lambda: model(x)))`.
 """
 
@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from litz.bench.case import Program, tensors_in
 
-# The first kind whose words are part of a kernel's name.
+# A kernel's kind is the first one with a word in the kernel's name.
 KINDS = {
     "generated": ("litz_", "triton_"),
     "attention": ("flash", "fmha", "attention", "sdpa", "dot_do_o", "convert_dq"),
@@ -32,10 +32,10 @@ KINDS = {
 }
 OTHER = "other"
 CALLS = 5
-# What peaks are measured with: a square product of halves, and a copy that no cache holds.
+# Peaks are measured with a square GEMM of bfloat16, and a copy larger than any cache.
 SIDE, COPIED = 8192, 1 << 30
-# How often a training step touches each parameter and what belongs to it: it reads and writes
-# the parameter, its gradient and the two moments of AdamW.
+# How often a training step touches the bytes of each parameter: it reads and writes the parameter,
+# its gradient and the two moments of AdamW.
 STEP_TOUCHES = 8
 
 
@@ -62,14 +62,14 @@ class Split:
 
 
 def kind_of(name: str) -> str:
-    """What a kernel of that name computes."""
+    """The kind of a kernel with that name."""
     lower = name.lower()
     found = (k for k, words in KINDS.items() if any(w in lower for w in words))
     return next(found, OTHER)
 
 
 def split_of(run: Callable[[], Any]) -> Split:
-    """Run a few calls under the profiler."""
+    """Profile a few calls."""
     run()
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
@@ -101,7 +101,7 @@ class Peaks:
 
 @cache
 def peaks(device: str, side: int = SIDE, copied: int = COPIED) -> Peaks:
-    """What a device does at best, of what we can see: a copy, and a product of bfloat16."""
+    """The best that a device does, by measurement: a copy, and a GEMM of bfloat16."""
     source = torch.empty(copied, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     a, b = (torch.randn(side, side, dtype=torch.bfloat16, device=device) for _ in "ab")
@@ -122,20 +122,20 @@ def _seconds(run: Callable[[], Any], device: str) -> float:
 
 
 def synchronize(device: str) -> None:
-    """Wait for a device; a CPU has nothing under way."""
+    """Wait for a device; a CPU never has work in flight."""
     if device != "cpu":
         torch.cuda.synchronize()
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """Of both products. torch's own formula wants as many heads of keys as of queries."""
+    """Of both GEMMs. torch's own formula needs as many heads of keys as of queries."""
     *heads, rows, width = query
     found: int = 2 * math.prod(heads) * rows * key[-2] * (width + value[-1])
     return found
 
 
 def _backward_flops(_: Any, query: Any, key: Any, value: Any, *__: Any, **___: Any) -> int:
-    """Of five products: the scores again, then gradients of values, weights, queries and keys."""
+    """Of five GEMMs: the scores again, then gradients of values, weights, queries and keys."""
     *heads, rows, width = query
     found: int = 2 * math.prod(heads) * rows * key[-2] * (3 * width + 2 * value[-1])
     return found
@@ -153,7 +153,7 @@ ATTENTION: dict[Any, Any] = {
 
 
 def floor(program: Program, device: str, training: bool, at: Peaks) -> float:
-    """Seconds that no program which multiplies as much and holds as many bytes is below."""
+    """A lower bound of the seconds of a program with as many multiplications and bytes."""
     assert isinstance(program.function, torch.nn.Module)
     with FlopCounterMode(display=False, custom_mapping=ATTENTION) as counted:
         results = tensors_in(program())

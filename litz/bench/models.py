@@ -1,4 +1,4 @@
-"""Models written here, for what transformers' configs do not give: a mixer, a recurrence, a U-Net.
+"""Models that transformers' configs do not give: a mixer, a recurrence, a U-Net.
 
 In: widths. Out: modules with random weights. Example: `Mixer(tokens=196, width=768, layers=4)`.
 """
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class MixerBlock(nn.Module):
-    """An MLP across tokens, then one across channels, each behind a norm and beside a residual."""
+    """An MLP across tokens, then one across channels, each after a norm and with a residual."""
 
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Mixer(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """An LSTM cell, step by step: small kernels between small products, many times over."""
+    """An LSTM cell, step by step: small kernels between small GEMMs, many times over."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def _mlp(width: int, hidden: int) -> nn.Sequential:
 
 
 def _convolutions(into: int, width: int) -> nn.Sequential:
-    """Two convolutions with group norms, as diffusion models have them."""
+    """Two convolutions with group norms, as in diffusion models."""
     return nn.Sequential(
         nn.Conv2d(into, width, 3, padding=1), nn.GroupNorm(8, width), nn.SiLU(),
         nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(8, width), nn.SiLU(),

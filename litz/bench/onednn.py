@@ -1,7 +1,7 @@
-"""oneDNN with packed weights: what eager could be, if it packed.
+"""oneDNN with packed weights: eager, as it would be if it packed them.
 
-In: a model. Out: a copy whose linear layers and convolutions of images hold their weights as oneDNN
-wants them for the sizes of their first call. Anything else stays as it is. Example:
+In: a model. Out: a copy whose linear layers and image convolutions hold their weights in oneDNN's
+layout for the sizes of their first call. Everything else stays as it is. Example:
 
     with_packed_layers(nn.Sequential(nn.Linear(768, 3072), nn.GELU()))(x)
 """
@@ -35,7 +35,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedConvolution(nn.Module):
-    """A convolution of images of two or three dimensions, transposed or not."""
+    """A convolution over two or three dimensions, transposed or not."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class PackedConvolution(nn.Module):
         if self.packed is None:
             self.packed = pack(self.weight, *self.where, list(x.shape))
         result: Tensor = call(x, self.packed, self.bias, *self.where, "none", [], "")
-        return result.contiguous() if x.dim() == 5 else result  # volumes as eager gives them
+        return result.contiguous() if x.dim() == 5 else result  # contiguous volumes, as in eager
 
 
 PACKED: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
@@ -68,7 +68,7 @@ PACKED: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 
 
 def with_packed_layers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The model with packed layers; a function that is no model has none."""
+    """The model with packed layers; a function that is not a model has none."""
     if not isinstance(function, nn.Module):
         return function
     model: nn.Module = copy.deepcopy(function)

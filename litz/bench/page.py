@@ -1,7 +1,7 @@
 """Results as one HTML file that needs nothing else: charts as inline SVG, tables, the machine.
 
 In: `Results`. Out: the text of the page. A bar goes from 1 to the ratio on a logarithmic axis, to
-the right where Litz is better, and carries its interval. Example:
+the right if Litz is better, and shows its interval. Example:
 
     Path("out.html").write_text(page(results))
 """
@@ -64,7 +64,7 @@ def _line(cells: tuple[str, ...], tag: str) -> str:
 
 
 class Axis:
-    """Ratios to pixels, by powers of two that hold them all, 1/2 to 2 at the least."""
+    """Maps ratios to pixels, over powers of two that contain them all, at least 1/2 to 2."""
 
     def __init__(self, ratios: list[Interval]) -> None:
         self.low = min([-1, *(math.floor(math.log2(r.low)) for r in ratios)])
@@ -80,7 +80,7 @@ class Axis:
 
 
 def chart(sheet: Sheet) -> str:
-    """Bars of ratios, a group for each row; nothing if there is no ratio to show."""
+    """Bars of ratios, a group for each row; empty if there is no ratio to show."""
     ratios = [r for row in sheet.rows for name in sheet.others if (r := row.speedup(name))]
     if not ratios:
         return ""

@@ -1,10 +1,10 @@
-"""Medians with the interval that the samples themselves support.
+"""Medians with the confidence interval that the samples themselves support.
 
-In: samples. Out: `Interval`: the median between two of the samples. The interval needs no model of
-the noise: of n samples, the true median lies below the k-th smallest exactly when fewer than k of
-them fall below it, which has the probability of fewer than k heads in n throws of a coin. Example:
+In: samples. Out: `Interval`: the median, between two of the samples. The interval needs no model of
+the noise: of n samples, the true median lies below the k-th smallest exactly if fewer than k of
+them are below it, which has the probability of fewer than k heads in n throws of a coin. Example:
 
-    interval([1.0] * 5 + [9.0])  # median 1, between 1 and 9, which holds with 96.9 %
+    interval([1.0] * 5 + [9.0])  # median 1, between 1 and 9, with confidence 96.9 %
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """A median; `confidence` is how sure it is that the true one lies in low..high."""
+    """A median; `confidence` is the probability that the true one lies in low..high."""
 
     low: float
     median: float
@@ -28,21 +28,21 @@ class Interval:
 
 
 def interval(samples: Sequence[float]) -> Interval:
-    """The narrowest pair of order statistics that is sure enough, or the widest there is.
+    """The narrowest pair of order statistics with 95 % confidence, or the widest there is.
 
-    Fewer than six samples cannot give 95 %: then it is their whole range, and says so.
+    Fewer than six samples cannot give 95 %: then it is their whole range, and `confidence` says so.
     """
     ordered = sorted(samples)
     n = len(ordered)
     sure = list(takewhile(lambda chance: chance >= CONFIDENCE, _confidences(n)))
-    cut = max(min(len(sure) - 1, (n - 1) // 2 - (n % 2 == 0)), 0)  # left out at either end
+    cut = max(min(len(sure) - 1, (n - 1) // 2 - (n % 2 == 0)), 0)  # samples cut at either end
     confidence = sure[cut] if sure else next(_confidences(n))
     return Interval(ordered[cut], statistics.median(ordered), ordered[n - 1 - cut], confidence)
 
 
 def _confidences(n: int) -> Iterator[float]:
-    """The chance that the median lies between the samples that remain after cutting 0, 1, ... of
-    them at both ends."""
+    """The probabilities that the median lies between the samples that remain after cutting 0, 1,
+    ... of them at both ends."""
     tail, ways = 0, 1
     for cut in range(n // 2 + 1):
         tail += ways

@@ -1,7 +1,7 @@
-"""What was measured: rows of samples, and the machine they were taken on. JSON both ways.
+"""Results: rows of samples, and the machine they were taken on, to and from JSON.
 
-In: samples. Out: `Row`, `Results`. Samples are seconds or bytes, one a round; the k-th samples of
-all candidates were taken next to each other, so their ratio means something. Example:
+In: samples. Out: `Row`, `Results`. Samples are seconds or bytes, one a round. The k-th samples of
+all candidates were taken one after the other, so their ratio is meaningful. Example:
 
     Results.from_json(results.to_json()) == results
 """
@@ -24,13 +24,13 @@ from litz.errors import DifferentMachines
 from litz.target import host
 
 OURS = "litz"
-# Why a candidate may lack a sample though nothing failed.
+# Why a candidate may have no sample though nothing failed.
 NOT_ASKED = "it was not asked to compile: a cache answered first, or it never compiles"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A quantity: its title, the unit it is shown in, and what a sample is multiplied by for it."""
+    """A quantity: its title, its unit, and the factor from samples to that unit."""
 
     title: str
     unit: str
@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Results:
-    """All that one run found."""
+    """The results of one run."""
 
     machine: Mapping[str, str]
     against: tuple[str, ...]
@@ -115,7 +115,7 @@ class Results:
 
 
 def merged(parts: Sequence[Results]) -> Results:
-    """Several runs on one machine as one; ratios of different machines do not belong together."""
+    """Several runs on one machine as one; different machines cannot be merged."""
     first = parts[0]
     for other in parts[1:]:
         if other.machine != first.machine:
@@ -131,7 +131,7 @@ def _row(fields: dict[str, Any]) -> Row:
 
 
 def machine(threads: int | None) -> dict[str, str]:
-    """What a reader must know to believe a figure."""
+    """The facts that a reader needs to judge a figure."""
     target = host(threads)
     gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
@@ -150,7 +150,7 @@ def machine(threads: int | None) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The processor by the name its maker gave it, where the system tells."""
+    """The processor's model name, if the system has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
 """A run: the cases of some suites, one after the other, with progress on stderr.
 
-In: suites, cases by name, `Settings`. Out: `Results`. A wrong name is an error that lists the right
-ones. Example: `run(["calls"], [], Settings(against=("eager",), quick=True))`.
+In: suites, names of cases, `Settings`. Out: `Results`. A wrong name is an error that lists the
+right ones. Example: `run(["calls"], [], Settings(against=("eager",), quick=True))`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from litz.bench.calls import told
+from litz.bench.calls import error_line
 from litz.bench.candidates import CANDIDATES
 from litz.bench.case import Case, Say, Settings
 from litz.bench.results import OURS, Results, Row, machine
@@ -52,11 +52,11 @@ def run(
 
 
 def measured(case: Case, settings: Settings, say: Say) -> list[Row]:
-    """The rows of a case. One that cannot be measured at all does not cost us the others."""
+    """The rows of a case. A case that cannot be measured does not cost the others."""
     try:
         return case.measure(case, settings, say)
     except Exception as error:
-        return [Row(case.suite, case.name, case.variant, "call", {}, {OURS: told(error)})]
+        return [Row(case.suite, case.name, case.variant, "call", {}, {OURS: error_line(error)})]
 
 
 def described(settings: Settings) -> str:
@@ -66,7 +66,7 @@ def described(settings: Settings) -> str:
 
 
 def check(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Each name is known, or the error says which are."""
+    """Raise an error that lists the known names if one is not among them."""
     listed = list(known)
     for name in names:
         if name not in listed:
@@ -86,7 +86,7 @@ def progress(total: int) -> Iterator[Begin]:
 
 
 class Begin:
-    """Called with a case when it begins; gives what the case calls to say what it is doing."""
+    """Called with a case when it begins; returns the function that shows the case's progress."""
 
     def __init__(self, total: int, bar: Progress | None = None) -> None:
         self.total, self.bar, self.begun = total, bar, 0

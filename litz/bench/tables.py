@@ -1,6 +1,6 @@
-"""Results as tables: ratios first, then times, and at the bottom their mean and the worst of them.
+"""Results as tables: ratios first, then times; the last lines have their means and worst rows.
 
-In: `Results`. Out: `Sheet`s of text, which are printed with rich, as Markdown, or in the HTML page.
+In: `Results`. Out: `Sheet`s of text, printed with rich, as Markdown, or in the HTML page.
 Example: `print(markdown(results))`.
 """
 
@@ -25,7 +25,7 @@ RANGE = "There were fewer than six rounds: brackets hold the whole range of the 
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table as text. `rows` are what its body shows; `others` are its columns of ratios."""
+    """One table as text. `rows` are those of its body; `others` are its columns of ratios."""
 
     title: str
     header: tuple[str, ...]
@@ -62,7 +62,7 @@ def _sheet(results: Results, suite: str, metric: str, rows: list[Row]) -> Sheet:
 
 
 def _others(results: Results, rows: list[Row]) -> tuple[str, ...]:
-    """Whom Litz is held against in these rows: those asked for, then those the cases added."""
+    """The candidates that Litz is compared with: those asked for, then those the cases added."""
     present = dict.fromkeys(name for row in rows for name in (*row.samples, *row.missing))
     asked = [name for name in results.against if name in present]
     return tuple(dict.fromkeys((*asked, *(name for name in present if name != OURS))))
@@ -84,7 +84,7 @@ def _footer(rows: list[Row], others: tuple[str, ...]) -> list[tuple[str, ...]]:
 
 
 def _notes(rows: Iterable[Row]) -> Iterable[str]:
-    """Why a number is missing, and what brackets mean where they mean less."""
+    """Why a number is missing, and a note if brackets mean less than a confidence interval."""
     rows = list(rows)
     for row in rows:
         for name, why in row.missing.items():
@@ -99,7 +99,7 @@ def _padded(line: tuple[str, ...], width: int) -> tuple[str, ...]:
 
 
 def _ratio(found: Interval | None) -> str:
-    """The median and, if there was more than one round, what it lies between."""
+    """The median and, if there was more than one round, its interval."""
     if found is None:
         return MISSING
     median, low, high = (_times(r) for r in (found.median, found.low, found.high))
@@ -150,7 +150,7 @@ def left_out_lines(results: Results) -> list[str]:
 
 
 def markdown(results: Results) -> str:
-    """All tables, as docs/benchmarks.md holds them."""
+    """All tables, as in docs/benchmarks.md."""
     parts = [machine_line(results), HOW, *left_out_lines(results)]
     for sheet in sheets(results):
         lines = [sheet.header, ("---",) * len(sheet.header), *sheet.body, *sheet.footer]

@@ -1,4 +1,4 @@
-"""Interleaved timing: candidates take turns in one loop, so a busy moment falls on all of them.
+"""Interleaved timing: candidates alternate in one loop, so a busy moment hits all of them.
 
 In: functions by name. Out: `Timing` for each: seconds a call, one sample a round. The number of
 rounds follows from a budget in seconds. Example:
@@ -15,14 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Candidate = Callable[[], object]
-# A sample lasts at least this long: a call of microseconds is repeated until the clock sees it.
+# A sample lasts at least this long: a call of microseconds is repeated to fill it.
 SHORTEST_SAMPLE = 500e-6
 FEWEST_ROUNDS = 6  # fewer cannot give a 95 % interval of a median
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured of one candidate; `samples` are seconds a call, in order of time."""
+    """The measurement of one candidate; `samples` are seconds a call, in order of time."""
 
     samples: tuple[float, ...]
 
@@ -34,7 +34,7 @@ class Timing:
 def interleave(
     candidates: Mapping[str, Candidate], seconds: float = 3.0, warm_up: int = 3
 ) -> dict[str, Timing]:
-    """Call every candidate once a round until the budget is spent, six rounds at the least.
+    """Call every candidate once a round until the budget is spent, for at least six rounds.
 
     Each round begins with another candidate, so that none always runs on the caches that the
     same neighbour left behind.
@@ -52,7 +52,7 @@ def interleave(
 
 
 def _repeats(call: Candidate, warm_up: int) -> int:
-    """Warm up, then see how many calls a sample needs."""
+    """Warm up, then find how many calls a sample needs."""
     fastest = min(_sample(call, 1) for _ in range(max(warm_up, 1)))
     return max(1, round(SHORTEST_SAMPLE / max(fastest, 1e-9)))
 

@@ -1,8 +1,8 @@
 """A training step as a program: forward, loss, backward, AdamW.
 
-In: a model and its inputs. Out: `Training`, a module whose call is one step, and gives the loss and
-the gradients. The rate is next to nothing, so that every call does all the work and starts from the
-same parameters: what a candidate computes can then be held against eager's. Example:
+In: a model and its inputs. Out: `Training`, a module whose call is one step and returns the loss
+and the gradients. The learning rate is almost zero: every call does all the work but starts from
+the same parameters, so that results can be compared with eager's. Example:
 
     Program(Training(model), (), inputs)
 """
@@ -17,7 +17,7 @@ from torch import nn
 
 from litz.bench.zoo import first_tensor
 
-# Less than a rounding of any parameter; of zero itself, AdamW's own formula makes NaN.
+# Less than a rounding of any parameter; with zero, AdamW's formula gives NaN.
 RATE = 1e-20
 
 
@@ -30,12 +30,12 @@ class Training(nn.Module):
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.train()
-        # On a GPU the count of steps lies there too, so that a step can be compiled.
+        # On a GPU the step counter is there too, so that a step can be compiled.
         there = next(self.model.parameters()).is_cuda
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, capturable=there)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Training:
-        """Without what the optimizer has gathered: a copy may go on in another type."""
+        """Without the optimizer's state: a copy may have another type."""
         return Training(copy.deepcopy(self.model, memo))
 
     def forward(self, **inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -49,9 +49,9 @@ class Training(nn.Module):
 
 
 class Updates(nn.Module):
-    """A step of AdamW over many parameters, whose gradients are given.
+    """A step of AdamW over many parameters with given gradients.
 
-    It gives the parameters, which stay what they are; `tests/train` holds updates against eager's.
+    It returns the parameters, which do not change; `tests/train` compares updates with eager's.
     """
 
     def __init__(self, held: list[nn.Parameter], foreach: bool) -> None:

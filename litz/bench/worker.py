@@ -1,8 +1,8 @@
-"""The worker: measures one case with one candidate in a process of its own, then ends.
+"""The worker: measures one case with one candidate in a fresh process, then ends.
 
-In: words: compile|memory, suite, case, variant, candidate, threads (0: as they are), and perhaps
-`quick`. Out: one line of JSON. The backend's modules are loaded before the clock starts: what is
-timed is Dynamo, AOTAutograd, the backend, and one run. Example:
+In: words: compile|memory, suite, case, variant, candidate, threads (0: the default), and optionally
+`quick`. Out: one line of JSON. The backend's modules are loaded before the clock starts: the time
+is that of Dynamo, AOTAutograd, the backend, and one run. Example:
 
     python -m litz.bench.worker compile cpu bert "batch 1" litz 2
     {"graph": 0.31, "first call": 1.9}
@@ -33,14 +33,14 @@ from litz.bench.suites import case_named
 from litz.bench.training import Training
 from litz.ir.program import buffer_bytes
 from litz.report import Explanation
-from litz.runtime.memory import IDLE
+from litz.runtime.memory import IDLE_ARENAS
 
 Found = dict[str, float | None]
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 def backend_of(name: str, notes: Explanation) -> Backend:
-    """A candidate's backend, with its modules loaded: to load them is no part of compiling."""
+    """A candidate's backend, with its modules loaded: loading them is not part of compiling."""
     if name == "litz":
         return partial(litz, options=OPTIONS, explanation=notes)  # times itself
     if name == "eager":
@@ -68,8 +68,8 @@ def compile_times(program: Program, name: str) -> Found:
 def memory_peak(program: Program, name: str) -> Found:
     """Bytes that a warm call of a compiled program adds, at its peak, to what was resident.
 
-    Litz keeps its arenas from call to call, so they are added to that. What it keeps of parameters
-    (packed weights) is told apart: it is no intermediate, and grows with no batch.
+    Litz keeps its arenas from call to call, so they are added. Its packed weights are counted
+    apart: they are not intermediates, and do not grow with the batch.
     """
     if isinstance(program.function, Training):
         return step_peak(program, name)
@@ -95,16 +95,20 @@ def memory_peak(program: Program, name: str) -> Found:
     arenas = _arenas()
     found: Found = {"memory": float(max(peaks) + arenas)}
     if plans:
-        held = sum(buffer_bytes(b) for plan in plans for b in plan.graph.held)
+        prepacked = sum(buffer_bytes(b) for plan in plans for b in plan.graph.prepacked)
         unplanned = sum(plan.unplanned_bytes for plan in plans)
-        found |= {"arena": float(arenas), "unplanned": float(unplanned), "held": float(held)}
+        found |= {
+            "arena": float(arenas),
+            "unplanned": float(unplanned),
+            "prepacked": float(prepacked),
+        }
     return found
 
 
 def step_peak(program: Program, name: str) -> Found:
-    """Bytes that a whole training step adds, once all is compiled and the optimizer has its state.
+    """Bytes that a training step adds, once it is compiled and the optimizer has its state.
 
-    What Litz keeps from call to call is resident by then, and is added.
+    The memory that Litz keeps from call to call is resident by then, and is added.
     """
     agreement, notes = Agreement(program), Explanation()
     step = torch.compile(program.function, backend=backend_of(name, notes))
@@ -112,25 +116,25 @@ def step_peak(program: Program, name: str) -> Found:
         _insist(agreement.fault(program(step)))
     before = _start_watching()
     program(step)
-    held = _arenas()
-    return {"memory": float(_resident("VmHWM") - before + held), "arena": float(held)}
+    prepacked = _arenas()
+    return {"memory": float(_resident("VmHWM") - before + prepacked), "arena": float(prepacked)}
 
 
 def _arenas() -> int:
-    """Bytes that Litz keeps between calls for what calls work in; graphs share them."""
-    return sum(arena.numel() for arena in IDLE)
+    """Bytes of the arenas that Litz keeps between calls; graphs share them."""
+    return sum(arena.numel() for arena in IDLE_ARENAS)
 
 
 def _start_watching() -> int:
-    """Give back what is free, set the high-water mark to what remains, and tell it."""
+    """Release free memory, reset the high-water mark, and return the resident bytes."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # 5: the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # 5 resets the peak
     return _resident("VmRSS")
 
 
 def _resident(field: str) -> int:
-    """Bytes by the system's count."""
+    """Bytes as the system counts them."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return 1024 * int(line.split()[1])

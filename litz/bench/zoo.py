@@ -30,7 +30,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Scale:
-    """How large to build: tests use the small one, benchmarks the width of the real models."""
+    """The size of a model: tests use the small one, benchmarks the width of the real models."""
 
     hidden: int
     heads: int
@@ -105,7 +105,7 @@ def _resnet(scale: Scale) -> tuple[Any, dict[str, Any]]:
 
 
 def _resnet50(scale: Scale) -> tuple[Any, dict[str, Any]]:
-    """As published: fifty layers, whatever the scale says."""
+    """As published: fifty layers, whatever the scale."""
     from transformers import ResNetConfig, ResNetModel
 
     return ResNetModel(ResNetConfig()), {"pixel_values": _image(scale)}
@@ -178,8 +178,8 @@ def _mobilevit(scale: Scale) -> tuple[Any, dict[str, Any]]:
 
 
 def _settled(model: Any, scale: Scale) -> Any:
-    """Batch norms that have seen a batch: with means of 0 and deviations of 1, thirty layers of
-    small random weights send everything to zero."""
+    """The model with batch norms that have seen a batch: with means of 0 and deviations of 1,
+    thirty layers of small random weights make everything zero."""
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.momentum = 1.0
@@ -219,12 +219,12 @@ ZOO: dict[str, Callable[[Scale], tuple[Any, dict[str, Any]]]] = {
     "unet": _unet,
 }
 
-# Too large for a CPU's suites.
+# Too large for the CPU suites.
 LARGE = {"resnet50": _resnet50}
 
 
 def workload(name: str, scale: Scale = SMALL, dtype: torch.dtype = torch.float32) -> Workload:
-    """Build a model with seeded random weights, floating inputs in its type."""
+    """Build a model with seeded random weights; float inputs have its type."""
     torch.manual_seed(0)
     model, inputs = (ZOO | LARGE)[name](scale)
     moved = {k: v.to(dtype) if _is_float(v) else v for k, v in inputs.items()}

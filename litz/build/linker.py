@@ -1,9 +1,10 @@
-"""Objects into memory, in one piece each.
+"""The linker: loads an object into memory in one piece.
 
-In: an object or LLVM IR, what it calls and what is wanted of it. Out: addresses, for as long as
-what holds them lives. Code refers to its constants within 2 GiB: this linker puts all sections of
-an object side by side. (LLVM's older one asks the system for each by itself, and ends the process
-where they come out further apart.) Example: `linked(JITLibraryBuilder().add_ir(text), {}, ["f"])`.
+In: object code or LLVM IR, the symbols that it calls and the names that it exports. Out: their
+addresses, valid as long as the result lives. Code refers to its constants within 2 GiB, so JITLink
+puts all sections of an object side by side. (LLVM's older RuntimeDyld allocates each section by
+itself, and ends the process if they are further apart.) Example:
+`linked(JITLibraryBuilder().add_ir(text), {}, ["f"])`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NUMBERS = count()
 def linked(
     library: llvm.JITLibraryBuilder, symbols: Mapping[str, int], names: Iterable[str]
 ) -> llvm.ResourceTracker:
-    """Load what a library is made of; its names, as functions or data, are then at `[name]`."""
+    """Load a library; the address of each of its names, functions or data, is then `[name]`."""
     for name, address in symbols.items():
         library.import_symbol(name, address)
     for name in names:

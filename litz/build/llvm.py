@@ -1,7 +1,7 @@
-"""LLVM in process: IR text to an object, an object into memory.
+"""LLVM in process: IR text becomes an object, and an object is loaded.
 
-In: LLVM IR text. Out: an ELF object as bytes, for this machine or another, and addresses of its
-functions once loaded here.
+In: LLVM IR text. Out: an ELF object as bytes, for this machine or another, and the addresses of its
+functions once it is loaded here.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from litz.trace import Trace
 
 @cache
 def _start() -> None:
-    """Initialise LLVM once. Called by one thread at a time, which compiles a graph; llvmlite itself
-    lets in one at a time as well."""
+    """Initialise LLVM once. Only the one thread that compiles calls this; llvmlite has a lock of
+    its own as well."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
 
 
 @cache
 def _start_others() -> None:
-    """Initialise what compiles for other machines than this one."""
+    """Initialise LLVM's other targets, to compile for other machines."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
 
-# A process is forked while no thread is inside LLVM: it would stay as it is in the child.
-_INSIDE = ffi.lib._lock
+# Hold LLVM's lock across a fork: a lock held by another thread would stay locked in the child.
+_LLVM_LOCK = ffi.lib._lock
 os.register_at_fork(
-    before=_INSIDE.__enter__, after_in_parent=_INSIDE.__exit__, after_in_child=_INSIDE.__exit__
+    before=_LLVM_LOCK.__enter__,
+    after_in_parent=_LLVM_LOCK.__exit__,
+    after_in_child=_LLVM_LOCK.__exit__,
 )
 
 
@@ -75,8 +77,8 @@ def compile_object(text: str, target: CpuTarget, level: int, trace: Trace) -> by
 def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -> None:
     """A short pipeline: lanes, unrolling and code motion are ours, so little is left to do.
 
-    LLVM's own -O2 takes ten times as long for the same speed of kernels; level 3 runs it (without
-    its vectorisers) for whoever wants to see. Level 0 runs nothing but inlining, which is needed.
+    LLVM's own -O2 takes ten times as long and gives kernels of the same speed; level 3 runs it
+    (without its vectorisers) for comparison. Level 0 runs only inlining, which is required.
     """
     options = llvm.create_pipeline_tuning_options(speed_level=min(level, 3))
     options.loop_vectorization = False
@@ -92,7 +94,7 @@ def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
     if level >= 2:
-        passes.add_new_gvn_pass()  # the same address is computed once
+        passes.add_new_gvn_pass()  # each address is computed once
         passes.add_loop_rotate_pass()
         passes.add_loop_unroll_pass()
         passes.add_instruction_combine_pass()
@@ -103,7 +105,7 @@ def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, level: int) -
 
 
 def load_object(code: bytes, names: Sequence[str]) -> Binary:
-    """Put an object into memory and look its functions up."""
+    """Load an object into memory and look up its functions."""
     _start()
     library = llvm.JITLibraryBuilder().add_object_img(code)
     try:

@@ -1,9 +1,9 @@
-"""OpenMP, as torch has loaded it: what kernels share their work out with, and what a fork leaves.
+"""OpenMP: the library that torch has loaded, through which kernels run on its threads.
 
-In: nothing. Out: the addresses that kernels call, by name. A forked process has none of its
-parent's threads, but OpenMP's table of them: the first parallel region waits for ever, eager's
-as well as ours. So kernels start threads through `litz_team`, which notes that there are some; a
-process that is forked from then on computes on one thread. Example:
+In: nothing. Out: the addresses of the functions that kernels call, by name. A forked process has
+none of its parent's threads but still OpenMP's table of them, so that its first parallel region,
+eager's or ours, would wait for ever. Kernels therefore start threads through `litz_team`, which
+notes that it did; a process forked after that computes on one thread. Example:
 `symbols()["omp_get_max_threads"]`.
 """
 
@@ -20,7 +20,7 @@ import torch
 
 from litz.build.linker import linked
 
-ASKED = ("omp_get_max_threads", "omp_get_thread_num", "omp_get_num_threads")
+OPENMP_QUERIES = ("omp_get_max_threads", "omp_get_thread_num", "omp_get_num_threads")
 START = "GOMP_parallel"
 TEAM = f"""
 @litz_started = global i32 0
@@ -34,13 +34,13 @@ define void @litz_team(ptr %worker, ptr %job, i32 %threads, i32 %flags) {{
 # Without an OpenMP library every kernel runs on the calling thread.
 _ONE = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)
 
-_started: list[ctypes.c_int32] = []  # what `litz_team` notes, once it is there
-_loaded: list[Any] = []  # which owns its code
+_started: list[ctypes.c_int32] = []  # `litz_started`, once it is loaded
+_loaded: list[Any] = []  # owns the code of `litz_team`
 
 
 @cache
 def symbols() -> dict[str, int]:
-    """What kernels call. LLVM is ready, and one thread at a time comes here."""
+    """The functions that kernels call. LLVM is initialised; one thread at a time calls this."""
     team = linked(
         llvm.JITLibraryBuilder().add_ir(TEAM),
         {START: _address(START)},
@@ -48,7 +48,7 @@ def symbols() -> dict[str, int]:
     )
     _loaded.append(team)
     _started.append(ctypes.c_int32.from_address(team["litz_started"]))
-    return {START: team["litz_team"], **{name: _address(name) for name in ASKED}}
+    return {START: team["litz_team"], **{name: _address(name) for name in OPENMP_QUERIES}}
 
 
 def _address(name: str) -> int:
@@ -62,15 +62,15 @@ def _address(name: str) -> int:
 
 @cache
 def _libraries() -> list[ctypes.CDLL]:
-    """The OpenMP torch itself loaded: bundled beside it, or found by the process."""
+    """The OpenMP library that torch loaded: bundled with it, or found by the process."""
     found = sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*.so*"))
     return [ctypes.CDLL(str(p)) for p in found] + [ctypes.CDLL(None)]
 
 
-def _be_alone() -> None:
-    """In a forked process: what our kernels started is gone."""
+def _single_threaded_after_fork() -> None:
+    """In a forked process: the threads that our kernels started are gone, so use one."""
     if any(flag.value for flag in _started):
         torch.set_num_threads(1)
 
 
-os.register_at_fork(after_in_child=_be_alone)
+os.register_at_fork(after_in_child=_single_threaded_after_fork)

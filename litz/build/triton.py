@@ -1,8 +1,8 @@
-"""Triton to cubins, several at a time, in processes of their own.
+"""Triton: kernels become cubins, several at a time, in worker processes.
 
-In: `DeviceSource`. Out: `Cubin`s by name. A kernel takes a twentieth of a second or more, in one
-thread; so workers share them. Loading Triton takes half a second: `start_workers` has it done while
-earlier stages are at work. Example: `compile_kernels(kernels, 90, 4)`.
+In: `DeviceKernel`s. Out: `Cubin`s by name. A kernel takes a twentieth of a second or more in one
+thread, so workers share them. Loading Triton takes half a second: `start_workers` does it while
+earlier stages run. Example: `compile_kernels(kernels, 90, 4)`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from litz.build.workers import WORKERS
 from litz.errors import InternalError
 from litz.ir.source import Cubin, DeviceKernel
 
-# So few kernels are compiled before workers have started.
+# Up to so many kernels are compiled in this process rather than wait for workers to start.
 FEW = 2
-# A graph with fewer ops than this for each worker does not need it.
+# A worker is started for so many ops of a graph.
 OPS_A_WORKER = 8
-# What was compiled ahead, by job, and how much of it is kept. Threads add to it, none while another
+# Results compiled ahead, by job, and how many are kept. Threads add to them, but none while another
 # reads: one graph is compiled at a time.
-AHEAD: dict[str, dict[str, Any]] = {}
-MOST_AHEAD = 512
+PRECOMPILED: dict[str, dict[str, Any]] = {}
+MAX_PRECOMPILED = 512
 
 
 def compile_kernels(
@@ -35,35 +35,35 @@ def compile_kernels(
 ) -> dict[str, Cubin]:
     """Each kernel's machine code, by name."""
     jobs = [_job(k, capability) for k in kernels]
-    missing = [job for job in jobs if _key(job) not in AHEAD]
+    missing = [job for job in jobs if _key(job) not in PRECOMPILED]
     if threads < 2 or (len(missing) <= FEW and not WORKERS.free):
         made = [_here(job) for job in missing]
     else:
         with ThreadPoolExecutor(max(min(threads, len(missing)), 1)) as pool:
             made = list(pool.map(WORKERS.run, missing))
-    results = {_key(job): result for job, result in zip(missing, made, strict=True)} | AHEAD
+    results = {_key(job): result for job, result in zip(missing, made, strict=True)} | PRECOMPILED
     return {k.name: _cubin(k, results[_key(j)]) for k, j in zip(kernels, jobs, strict=True)}
 
 
-def compile_ahead(
+def precompile_kernels(
     kernels: Iterable[DeviceKernel], capability: int, threads: int, end: float
 ) -> None:
-    """Compile what `compile_kernels` may be asked for, side by side; what is not begun by the end
-    is left. Only the last so many are kept."""
+    """Compile kernels that `compile_kernels` may need, side by side. Those not begun by `end` are
+    left out. The last MAX_PRECOMPILED results are kept."""
     jobs = {_key(job): job for job in (_job(k, capability) for k in kernels)}
 
     def run(key: str) -> None:
-        if key not in AHEAD and time.monotonic() < end:
-            AHEAD[key] = WORKERS.run(jobs[key])
+        if key not in PRECOMPILED and time.monotonic() < end:
+            PRECOMPILED[key] = WORKERS.run(jobs[key])
 
     with ThreadPoolExecutor(max(min(threads, len(jobs)), 1)) as pool:
         list(pool.map(run, jobs))
-    for key in list(AHEAD)[: max(len(AHEAD) - MOST_AHEAD, 0)]:
-        del AHEAD[key]
+    for key in list(PRECOMPILED)[: max(len(PRECOMPILED) - MAX_PRECOMPILED, 0)]:
+        del PRECOMPILED[key]
 
 
 def start_workers(threads: int, ops: int) -> None:
-    """Those that a graph of so many ops will need: half a second goes by until one is ready."""
+    """Start the workers that a graph of so many ops will need: each takes half a second."""
     if threads > 1:
         WORKERS.start(min(threads, ops // OPS_A_WORKER))
 
@@ -85,7 +85,7 @@ def _job(kernel: DeviceKernel, capability: int) -> dict[str, Any]:
         "aligned": len(kernel.pointers) - kernel.checks,
         "warps": kernel.warps,
         "stages": kernel.stages,
-        "joins": not kernel.rounds,
+        "fp_fusion": not kernel.rounds,
         "capability": capability,
     }
 

@@ -1,10 +1,10 @@
-"""Triton source to a cubin: run as a process of its own, or called in this one.
+"""The Triton worker: turns source into a cubin, as a process of its own or called in this one.
 
 In: jobs from a socket, each a line of JSON: the text, name, parameter types, warps, stages,
 architecture. Out: a line of JSON: the cubin in base 64, its shared memory, or the error. The file
-imports nothing of Litz and no torch, so that a worker starts in a fraction of a second. No C
-compiler is involved: Triton brings an assembler along, and its own launcher, which needs one, is
-never built. Example:
+imports neither Litz nor torch, so that a worker starts in a fraction of a second. No C compiler is
+needed: Triton brings its assembler along, and its launcher, which would need one, is never built.
+Example:
 `compiled({"text": ..., "name": "litz_0_add", "pointers": ["*fp32"], ...})["shared"]` is 0.
 """
 
@@ -25,16 +25,16 @@ from typing import Any
 Job = dict[str, Any]
 FIRST: Job = {
     "text": "import triton\n@triton.jit\ndef nothing(x):\n    pass\n", "name": "nothing",
-    "pointers": ["*i8"], "aligned": 1, "warps": 4, "stages": 1, "joins": True,
+    "pointers": ["*i8"], "aligned": 1, "warps": 4, "stages": 1, "fp_fusion": True,
     "capability": 90,
 }  # fmt: skip
 
 # An op, its target and its operands.
-PACKED = re.compile(r"\b((?:add|sub|min|max)\.[su])16x2\s+(%\w+), (%?\w+), (%?\w+);")
+PACKED_16X2 = re.compile(r"\b((?:add|sub|min|max)\.[su])16x2\s+(%\w+), (%?\w+), (%?\w+);")
 
 
 def function_of(text: str, name: str) -> Any:
-    """The function that a text defines. Triton reads the source again, so Python must find it."""
+    """The function that a text defines. Triton reads its source again, through `linecache`."""
     place = f"<litz kernel {name} {hash(text):x}>"
     linecache.cache[place] = (len(text), None, text.splitlines(True), place)
     scope: dict[str, Any] = {"__name__": place}
@@ -43,7 +43,7 @@ def function_of(text: str, name: str) -> Any:
 
 
 def compiled(job: Job) -> Job:
-    """The cubin of a kernel and what a launch has to know."""
+    """The cubin of a kernel, and the facts that a launch needs."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, make_backend
@@ -58,7 +58,7 @@ def compiled(job: Job) -> Job:
         made = triton.compile(source, target=target, options=options(job))
     finally:
         linecache.cache.pop(function.fn.__code__.co_filename, None)
-    code, text = made.asm["cubin"], unpacked(made.asm["ptx"])
+    code, text = made.asm["cubin"], without_packed_16x2(made.asm["ptx"])
     if text != made.asm["ptx"]:
         backend = make_backend(target)
         code = backend.make_cubin(text, {}, backend.parse_options(options(job)), job["capability"])
@@ -72,13 +72,13 @@ def compiled(job: Job) -> Job:
     }
 
 
-def unpacked(ptx: str) -> str:
-    """The same without arithmetic on two halves of a register at once. ptxas (12.8 and 12.9) gets
-    it wrong if a half is known: of `{0, v} + {3, 3}` it adds nothing to v."""
-    return PACKED.sub(_in_halves, ptx)
+def without_packed_16x2(ptx: str) -> str:
+    """The same PTX without packed 16x2 arithmetic. ptxas (12.8 and 12.9) miscompiles it if one half
+    is a constant: for `{0, v} + {3, 3}` it adds nothing to v."""
+    return PACKED_16X2.sub(_unpack_16x2, ptx)
 
 
-def _in_halves(found: re.Match[str]) -> str:
+def _unpack_16x2(found: re.Match[str]) -> str:
     op, target, *given = found.groups()
     lines = ["{ .reg .b32 %whole<2>; .reg .b16 %half<6>;"]
     for k, operand in enumerate(given):
@@ -89,24 +89,24 @@ def _in_halves(found: re.Match[str]) -> str:
 
 
 def options(job: Job) -> Job:
-    """What Triton is told. Denormal numbers stay what they are, as in eager."""
+    """Triton's options. Denormals are not flushed, as in eager."""
     return {
         "num_warps": job["warps"],
         "num_stages": job["stages"],
         "enable_reflect_ftz": False,
-        "enable_fp_fusion": job["joins"],
+        "enable_fp_fusion": job["fp_fusion"],
     }
 
 
 def warm_up() -> None:
-    """The first kernel of a process takes ten times as long as the next: Triton loads itself, and
-    hashes its own files. So that is done before there is a job."""
-    with contextlib.suppress(Exception):  # the job will say what is wrong
+    """Compile an empty kernel before the first job: the first kernel of a process takes ten times
+    as long as the next, since Triton loads itself and hashes its own files."""
+    with contextlib.suppress(Exception):  # the first job will report the error
         compiled(FIRST)
 
 
 def serve(pipe: int) -> None:
-    """A job a line until there are no more."""
+    """Answer jobs, one a line, until the socket is closed."""
     with socket.socket(fileno=pipe).makefile("rw", encoding="utf-8") as lines:
         for line in lines:
             try:
@@ -118,8 +118,8 @@ def serve(pipe: int) -> None:
 
 
 def main(pipes: list[int]) -> None:
-    """A process for each socket, forked from one that has loaded Triton. Who interrupts the program
-    that asks may go on with it: that alone, by closing a socket, ends a worker."""
+    """Serve each socket in a process of its own, forked from one that has loaded Triton. SIGINT is
+    ignored, because an interrupted program may go on; a worker ends when its socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warm_up()
     mine = pipes[0]
@@ -128,9 +128,9 @@ def main(pipes: list[int]) -> None:
             mine = pipe
             break
     for pipe in pipes:
-        if pipe != mine:  # else its other end would not see the end of who has it
+        if pipe != mine:  # otherwise the other end would not notice when its worker dies
             os.close(pipe)
-    with contextlib.suppress(ConnectionError):  # whoever asked is gone
+    with contextlib.suppress(ConnectionError):  # the parent is gone
         serve(mine)
 
 

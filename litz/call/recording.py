@@ -1,12 +1,12 @@
-"""What of a graph is recorded as CUDA graphs: decided from its steps alone, no GPU is asked.
+"""Recordings: which steps of a graph become CUDA graphs, decided from the steps alone.
 
-In: a `KernelGraph`, the name of its device, the config. Out: a `Recording`. With nothing in the way
-the whole graph is one recording. A step that cannot be recorded cuts the graph: what lies before
-it and behind it, kernels and calls alike, is recorded in parts of their own; the step runs as it
-is, and a reason names its op and the user's line. A number on the CPU that only kernels read is not
-in the way: it is brought over before a replay. Example: a sort on the CPU between two parts of a
-model gives `aten.sort.default works on cpu (aten.sort.default (model.py:3)); 2 parts of the graph
-are recorded`.
+In: a `KernelGraph`, the name of its device, the config. Out: a `Recording`. If every step can be
+recorded, the whole graph is one recording. A step that cannot be recorded cuts the graph: the steps
+before and after it, kernels and calls alike, are recorded as partitions of their own. The step
+itself runs unrecorded, and a reason names its op and the user's line. A scalar tensor on the CPU
+that only kernels read is no reason for a cut: it is copied to the GPU before a replay. Example: a
+sort on the CPU between two parts of a model gives `aten.sort.default works on cpu
+(aten.sort.default (model.py:3)); 2 parts of the graph are recorded`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import torch
 
 from litz.config import Config
 from litz.ir.aten import op_of
-from litz.ir.call_plan import FEWEST_RECORDED, Range, Recording, Skip
+from litz.ir.call_plan import MIN_RECORDED_KERNELS, Range, Recording, Skip
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, ViewArg, read, written
 from litz.ir.sizes import roots, used_in
 
 # Ops that wait for the GPU, or move data between it and the CPU.
-WAITING = frozenset({"_local_scalar_dense", "nonzero", "item", "equal", "_unique2", "unique_dim"})
+SYNCHRONIZING = frozenset(
+    {"_local_scalar_dense", "nonzero", "item", "equal", "_unique2", "unique_dim"}
+)
 # Namespaces of ops that work on streams of their own.
 OTHER_STREAMS = {
     "streams": "moves work to another stream",
@@ -33,7 +35,7 @@ OTHER_STREAMS = {
 
 
 def recording_of(graph: KernelGraph, device: str, config: Config) -> Recording:
-    """What is recorded, and what is in the way of more."""
+    """The parts of a graph that are recorded, and the reasons against recording more."""
     asked = config.triton.cudagraphs or config.triton.require_cudagraphs
     everywhere = (
         *_in_config(config), *_in_kernels(graph, device), *_in_nothing(graph), *_in_inputs(graph),
@@ -45,13 +47,13 @@ def recording_of(graph: KernelGraph, device: str, config: Config) -> Recording:
     if not any(r.recorded for r in ranges):
         ranges = ()
     inputs = {k: b for k, b in enumerate(graph.inputs) if isinstance(b, Buffer)}
-    brought = tuple(k for k, b in inputs.items() if b.device != device)
+    cpu_scalars = tuple(k for k, b in inputs.items() if b.device != device)
     shown = {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
-    shows_inputs = not shown.isdisjoint(inputs.values())
-    return Recording(asked, skips, ranges, runs, brought, shows_inputs)
+    returns_input_alias = not shown.isdisjoint(inputs.values())
+    return Recording(asked, skips, ranges, runs, cpu_scalars, returns_input_alias)
 
 
-# -- what is in the way ----------------------------------------------------------------------
+# -- reasons against recording ---------------------------------------------------------------
 
 
 def _in_config(config: Config) -> Iterator[Skip]:
@@ -65,7 +67,7 @@ def _in_nothing(graph: KernelGraph) -> Iterator[Skip]:
 
 
 def _in_inputs(graph: KernelGraph) -> Iterator[Skip]:
-    """A recording is for one size of each input."""
+    """Symbolic sizes of inputs: a recording is for one size of each."""
     sizes = roots(*(n for i in graph.inputs for n in (i.shape if isinstance(i, Buffer) else [i])))
     if sizes:
         names = ", ".join(sorted(str(n) for n in sizes))
@@ -73,7 +75,8 @@ def _in_inputs(graph: KernelGraph) -> Iterator[Skip]:
 
 
 def _in_kernels(graph: KernelGraph, device: str) -> Iterator[Skip]:
-    """Kernels run between calls in one piece: one that cannot be recorded stops all of them."""
+    """Kernels that write to another device: since the kernels between two calls run as one, they
+    cannot be cut apart."""
     for step in graph.kernels:
         for buffer in (b for b in written(step) if b.device != device):
             why = f"a kernel writes {buffer} on {buffer.device}"
@@ -81,8 +84,8 @@ def _in_kernels(graph: KernelGraph, device: str) -> Iterator[Skip]:
 
 
 def _cuts(graph: KernelGraph, device: str) -> dict[int, Skip]:
-    """The calls that cannot be recorded, by their place."""
-    constants = set(graph.constants)  # they never change: what was recorded stays true
+    """The steps that cannot be recorded, by their position."""
+    constants = set(graph.constants)  # they never change, so a recording may read them
     found: dict[int, Skip] = {}
     for place, step in enumerate(graph.body):
         if isinstance(step, Extern):
@@ -91,23 +94,23 @@ def _cuts(graph: KernelGraph, device: str) -> dict[int, Skip]:
             why = _in_extern(step, away)
             if why is not None:
                 found[place] = Skip(why, step.origins[0] if step.origins else None)
-    sized = _sized_by_data(graph) if graph.bound else {}
+    sized = _unbacked_steps(graph) if graph.unbacked else {}
     return dict(sorted({**sized, **found}.items()))
 
 
-def _sized_by_data(graph: KernelGraph) -> dict[int, Skip]:
-    """Steps that work on sizes which data tells, by their place. A run of kernels is launched as
-    one: where one of them does, none is recorded."""
+def _unbacked_steps(graph: KernelGraph) -> dict[int, Skip]:
+    """Steps with unbacked sizes, by their position. Kernels between two calls are launched as one:
+    if one of them has such a size, none is recorded."""
     found: dict[int, Skip] = {}
-    for run in _neighbours(graph):
-        sizes = {n for k in run for n in used_in(graph.body[k])} & graph.bound
+    for run in _launch_groups(graph):
+        sizes = {n for k in run for n in used_in(graph.body[k])} & graph.unbacked
         names = ", ".join(sorted(map(str, sizes)))
-        found |= {k: Skip(f"only data tells {names}, which steps work on") for k in run if sizes}
+        found |= {k: Skip(f"unbacked {names} in its steps") for k in run if sizes}
     return found
 
 
-def _neighbours(graph: KernelGraph) -> Iterator[list[int]]:
-    """The places of kernels that are launched together; a call is alone."""
+def _launch_groups(graph: KernelGraph) -> Iterator[list[int]]:
+    """The positions of kernels that are launched together; each call is a group of its own."""
     run: list[int] = []
     for place, step in enumerate(graph.body):
         if isinstance(step, Kernel):
@@ -124,7 +127,7 @@ def _in_extern(step: Extern, away: list[Buffer]) -> str | None:
         return f"{name} decides on the CPU what runs next"
     if namespace in OTHER_STREAMS:
         return f"{step.target} {OTHER_STREAMS[namespace]}"
-    if name in WAITING:
+    if name in SYNCHRONIZING:
         return f"{step.target} waits for the GPU"
     tags = getattr(op_of(step), "tags", ())
     dependent = torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
@@ -140,11 +143,11 @@ def _in_extern(step: Extern, away: list[Buffer]) -> str | None:
 
 def _ranges(count: int, cuts: dict[int, Skip]) -> Iterator[Range]:
     """Steps between cuts are recorded, unless they are too few to be worth it; neighbours that are
-    not recorded are one part."""
-    first = 0  # of what is not recorded and not given out yet
-    start = 0  # of what may be recorded
+    not recorded are one range."""
+    first = 0  # of the steps that are not recorded and not in a range yet
+    start = 0  # of the steps that may be recorded
     for place in (*cuts, count):
-        if place - start >= FEWEST_RECORDED or (place > start and not cuts):
+        if place - start >= MIN_RECORDED_KERNELS or (place > start and not cuts):
             if start > first:
                 yield Range(first, start, recorded=False)
             yield Range(start, place, recorded=True)
@@ -160,6 +163,6 @@ def _runs(graph: KernelGraph) -> Iterator[tuple[int, int]]:
     for place, step in enumerate((*graph.body, None)):
         if isinstance(step, Kernel):
             continue
-        if place - first >= FEWEST_RECORDED:
+        if place - first >= MIN_RECORDED_KERNELS:
             yield first, place
         first = place + 1

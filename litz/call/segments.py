@@ -1,6 +1,6 @@
 """Segments: the kernels between two ATen calls, which one native function runs.
 
-In: a `Plan`, and the steps before which runs of kernels are cut. Out: `Segment`s in order, and the
+In: a `Plan`, and the steps before which segments are cut. Out: `Segment`s in order, and the
 `Prepack` that comes before all of them.
 """
 
@@ -13,11 +13,11 @@ from litz.ir.program import Extern, Kernel, Plan
 
 
 def segments(plan: Plan, cut: Collection[int]) -> tuple[Segment, ...]:
-    """Runs of kernels between calls, behind those that prepack; some are cut."""
+    """The kernels between calls or cuts, without those that prepack."""
     runs: list[list[int]] = [[]]
     kernel = _prepacking(plan)
     for position, step in enumerate(plan.graph.body):
-        if position < plan.graph.prepared:
+        if position < plan.graph.prepack_steps:
             continue
         if position in cut or isinstance(step, Extern):
             runs.append([])
@@ -30,21 +30,21 @@ def segments(plan: Plan, cut: Collection[int]) -> tuple[Segment, ...]:
 
 
 def prepack_of(plan: Plan) -> Prepack | None:
-    """How weights are prepacked, if any are."""
+    """The prepack of a plan, if weights are prepacked."""
     graph = plan.graph
-    if not graph.prepared:
+    if not graph.prepack_steps:
         return None
-    calls = tuple(s for s in graph.body[: graph.prepared] if isinstance(s, Extern))
+    calls = tuple(s for s in graph.body[: graph.prepack_steps] if isinstance(s, Extern))
     sources = tuple(plan.sources)
     own = tuple(_within(list(range(_prepacking(plan))), _batches(plan)))
-    final = set(sources) <= set(graph.constants)  # what they are made of never changes
+    final = set(sources) <= set(graph.constants)  # their sources never change
     constants = graph.constants if final else ()
-    return Prepack(Segment("litz_prepare", own), calls, graph.held, sources, constants, final)
+    return Prepack(Segment("litz_prepack", own), calls, graph.prepacked, sources, constants, final)
 
 
 def _prepacking(plan: Plan) -> int:
     """How many kernels prepack weights."""
-    return sum(isinstance(step, Kernel) for step in plan.graph.body[: plan.graph.prepared])
+    return sum(isinstance(step, Kernel) for step in plan.graph.body[: plan.graph.prepack_steps])
 
 
 def _batches(plan: Plan) -> dict[int, tuple[int, ...]]:
@@ -53,7 +53,7 @@ def _batches(plan: Plan) -> dict[int, tuple[int, ...]]:
 
 
 def _within(run: list[int], batches: dict[int, tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
-    """The batches of a run of kernels; a plan without any launches each kernel by itself."""
+    """The batches of a run of kernels; in a plan without batches, each kernel is one."""
     if not batches:
         yield from ((k,) for k in run)
         return

@@ -1,9 +1,9 @@
-"""Sizes of a call: those that its inputs show, and unbacked ones, which data tells on the way.
+"""Sizes of a call: those read off its inputs, and unbacked ones, known only after some step.
 
 In: a `Plan`, and the numbers that its kernels need. Out: symbols in an order in which they can be
-computed; and, behind each call that tells sizes, all that follows from them. Example: behind
-`nonzero(x)`, u0 is known; so are `u0 // 2`, the tasks of a kernel over u0 points, and how much
-memory an output of u0 rows takes.
+computed; and, after each call that gives unbacked sizes, all that follows from them. Example: after
+`nonzero(x)`, u0 is known; so are `u0 // 2`, the tasks of a kernel over u0 points, and the memory
+of an output of u0 rows.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from litz.ir.sizes import of_buffer, roots, symbols
 
 
 class Unbacked:
-    """Which sizes are unbacked, and which of them are known by now. `buffers` are outputs and
-    workspaces that are allocated as soon as their size is known, each with its kind."""
+    """The unbacked sizes of a graph, and which of them are known so far. `buffers` are outputs and
+    workspaces that wait for their size before they are allocated, each with its kind."""
 
     def __init__(self, bound: frozenset[Expr]) -> None:
         self.bound = bound
         self.known: frozenset[Expr] = frozenset()
         self.made: list[Expr] = []  # sizes that are made of others
-        self.numbers: dict[str, Expr] = {}  # of the table
+        self.numbers: dict[str, Expr] = {}  # of the table, that follow from unbacked sizes
         self.buffers: list[tuple[Buffer, str]] = []
 
     def wait_for(self, symbols: Iterable[Expr], computed: Mapping[str, Expr]) -> None:
-        """Note what follows from unbacked sizes."""
+        """Note the sizes and numbers that depend on unbacked sizes."""
         self.made = [s for s in symbols if s.args and self.concerns(s)]
         self.numbers = {name: value for name, value in computed.items() if self.concerns(value)}
 
     def concerns(self, *sizes: Expr) -> bool:
-        """Whether something follows from unbacked sizes."""
+        """Whether any of these depends on unbacked sizes."""
         return bool(self.bound) and bool(self.bound & roots(*sizes))
 
-    def told(self, found: Iterable[Expr]) -> tuple[tuple[Expr, ...], tuple[str, ...]]:
-        """Some sizes are known from here on: the sizes and the numbers that follow from them."""
+    def known_after(self, found: Iterable[Expr]) -> tuple[tuple[Expr, ...], tuple[str, ...]]:
+        """Note that some sizes are known; returns the sizes and numbers that now follow."""
         before, self.known = self.known, self.known.union(found)
         made = tuple(s for s in self.made if self._follows(s, before))
         return made, tuple(n for n, value in self.numbers.items() if self._follows(value, before))
@@ -48,14 +48,14 @@ class Unbacked:
         return needed <= self.known and not needed <= before
 
     def ready(self) -> list[tuple[Buffer, str]]:
-        """Buffers whose sizes are known by now, once each."""
+        """Take out the waiting buffers whose sizes are known."""
         found = [one for one in self.buffers if (of_buffer(one[0]) & self.bound) <= self.known]
         self.buffers = [one for one in self.buffers if one not in found]
         return found
 
 
 def symbols_of(plan: Plan, computed: Iterable[Expr]) -> list[Expr]:
-    """Every size that a call has to know, those first that others are made of."""
+    """Every size that a call needs, each after the sizes that it is made of."""
     found: dict[Expr, None] = {}
 
     def add(symbol: Expr) -> None:

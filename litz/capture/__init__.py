@@ -14,17 +14,17 @@ import torch.fx
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils import _pytree as pytree
 
-from litz.capture.autograd import COMPILE_LOCK, STATIC, parameters_of, through_autograd
-from litz.capture.beside import called_beside
+from litz.capture.aot_autograd import COMPILE_LOCK, STATIC, parameters_of, through_aot_autograd
 from litz.capture.decompositions import decompositions
+from litz.capture.isolated_compile import call_isolated
 from litz.capture.masks import simplify_masks
 from litz.capture.specialize import (
-    bases_of,
-    depends_on_data,
+    forbid_new_guards,
+    has_unbacked_sizes,
     is_symbolic,
-    sizes_of,
+    specialization_key,
     specialize,
-    without_guards,
+    synthetic_bases_of,
 )
 from litz.ir.graph import Graph, NamedTensor, at_path
 from litz.trace import stage
@@ -34,8 +34,8 @@ from litz.trace import stage
 def capture(
     module: torch.fx.GraphModule, kind: str, parameters: Mapping[int, NamedTensor] | None = None
 ) -> Graph:
-    """Collect the tensors the module itself holds; copy it, since passes rewrite in place.
-    `parameters` are given, by position, if they may become constants."""
+    """Copy the module, since passes rewrite in place, and collect the tensors it holds itself.
+    `parameters`, by position, are given if they may become constants."""
     nodes = torch.fx.Graph()
     nodes.output(nodes.graph_copy(module.graph, {}))
     copied = _LazyGraphModule(module, nodes)  # no stage runs it: its Python code is never needed
@@ -45,7 +45,7 @@ def capture(
             attributes[str(node.target)] = at_path(module, str(node.target))
     places = [n for n in copied.graph.nodes if n.op == "placeholder"]
     given = [places[k] for k in module.meta.get(STATIC, ())]
-    # What the graph itself updates changes at every call.
+    # An input that the graph itself updates changes at every call.
     static = frozenset(n.name for n in given if not any(_updates(user, n) for user in n.users))
     values = {places[k].name: tensor for k, tensor in (parameters or {}).items()}
     known = {name: tensor for name, tensor in values.items() if name in static}
@@ -57,7 +57,7 @@ def _updates(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 
 def devices_of(module: torch.fx.GraphModule) -> set[torch.device]:
-    """Where the tensors of a graph lie."""
+    """The devices of a graph's tensors."""
     values = (node.meta.get("val") for node in module.graph.nodes)
     tensors = (t for value in values for t in pytree.tree_leaves(value))
     return {t.device for t in tensors if isinstance(t, torch.Tensor)}
@@ -66,17 +66,17 @@ def devices_of(module: torch.fx.GraphModule) -> set[torch.device]:
 __all__ = [
     "COMPILE_LOCK",
     "STATIC",
-    "called_beside",
+    "call_isolated",
     "capture",
     "decompositions",
-    "depends_on_data",
+    "has_unbacked_sizes",
     "devices_of",
     "is_symbolic",
     "parameters_of",
     "simplify_masks",
-    "bases_of",
-    "sizes_of",
+    "synthetic_bases_of",
+    "specialization_key",
     "specialize",
-    "through_autograd",
-    "without_guards",
+    "through_aot_autograd",
+    "forbid_new_guards",
 ]

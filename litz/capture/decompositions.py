@@ -1,8 +1,8 @@
-"""Which ops are taken apart before lowering, and which are kept whole.
+"""Which ops are decomposed before lowering, and which are not.
 
-In: nothing. Out: `decompositions()`, the table AOTAutograd applies while it traces. torch supplies
-the decompositions; the choice is ours: core ATen's set, the composite ops that fuse well once they
-are loops (softmax, norms, activations), without those that a kernel or ATen does better whole.
+In: nothing. Out: `decompositions()`, the table AOTAutograd applies while it traces. Torch supplies
+most decompositions; the choice is ours: core ATen's set, and composite ops that fuse well once they
+are loops (softmax, norms, activations), without ops that a kernel or ATen does better whole.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from litz.ir.dtypes import BF16, F16, F32
 from litz.ir.expr import const
 from litz.ir.overflow import overflows
 from litz.ir.refused import may_refuse, refuses
-from litz.target import eager_on
+from litz.target import HOST, eager_on
 
 aten = torch.ops.aten
 
-# Taken apart beyond core ATen: each becomes pointwise loops and reductions that fuse into one.
-TAKEN_APART = (
+# Decomposed beyond core ATen: each becomes pointwise loops and reductions that fuse into one.
+DECOMPOSED = (
     aten._softmax,
     aten._log_softmax,
     aten._softmax_backward_data,
@@ -64,16 +64,16 @@ TAKEN_APART = (
     aten.triu_indices,
 )
 
-# A copy of a view is the view, cloned: its rule is the view's.
-COPIED_VIEWS = """
+# A copy of a view is the view, cloned: it needs no lowering rule beyond the view's.
+VIEW_COPY_OPS = """
     as_strided detach diagonal expand narrow permute select slice split split_with_sizes squeeze t
     transpose unbind unfold unsqueeze view
 """
 
-# Kept whole: attention and batched products are ATen's (or a template's); eager's random numbers
-# come from eager's ops; squeezing a product into sums of products would lose the GEMM; what has a
-# rule of its own is one loop, where torch's decomposition is dozens.
-KEPT_WHOLE = (
+# Kept whole: attention and batched matmuls are ATen's (or a template's); eager's random numbers
+# come from eager's ops; a matmul decomposed into sums of products would no longer be a GEMM; an op
+# with a lowering rule of its own is one loop, where torch's decomposition is dozens.
+NOT_DECOMPOSED = (
     aten._scaled_dot_product_flash_attention_for_cpu,
     aten.baddbmm,
     aten.bernoulli,
@@ -93,19 +93,19 @@ KEPT_WHOLE = (
     aten.replication_pad3d,
 )
 
-# What eager gives of nothing is nothing.
-MAYBE_OF_NOTHING = (aten._softmax.default, aten._log_softmax.default)
-# Eager gives these in the type of their first operand, where torch's decompositions promote.
-IN_FIRST_TYPE = (aten.huber_loss.default, aten.soft_margin_loss.default)
-IS_OLD = not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax")  # before torch 2.13
+# The softmax of an empty dimension is empty in eager.
+MAYBE_EMPTY_SOFTMAX = (aten._softmax.default, aten._log_softmax.default)
+# Eager's result has the dtype of the first operand, where torch's decompositions promote.
+IN_FIRST_DTYPE = (aten.huber_loss.default, aten.soft_margin_loss.default)
+BEFORE_TORCH_2_13 = not hasattr(torch_decompositions, "_softmax_unbacked_safe_amax")
 
 
-def _attention_in_doubles(
+def _attention_f64(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
     is_causal: bool = False, *, attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> Any:  # fmt: skip
-    """An old torch foretells logarithms in float32 where the op gives float64: its gradient would
-    be compiled for other inputs than it gets. The op stays whole, but for them."""
+    """Before 2.13, torch predicts the logsumexp in float32 where the op returns float64, so the
+    gradient would be compiled for wrong inputs. The op stays whole; its logsumexp is recomputed."""
     if q.dtype is not torch.float64 or dropout_p or _DEPTH.is_whole:
         return NotImplemented
     op, _DEPTH.is_whole = aten._scaled_dot_product_flash_attention_for_cpu.default, True
@@ -124,52 +124,52 @@ def _attention_in_doubles(
 
 
 def _norm_of_rows(
-    torchs: Callable[..., Any], x: torch.Tensor, ord: Any = 2, dim: Any = None,
+    decomp: Callable[..., Any], x: torch.Tensor, ord: Any = 2, dim: Any = None,
     keepdim: bool = False, *, dtype: Any = None,
 ) -> Any:  # fmt: skip
-    """Of a single number, an old torch leaves the dimension that the norm takes away."""
-    found = torchs(x, ord, dim, keepdim, dtype=dtype)
+    """Before 2.13, torch keeps the reduced dimension where the norm is of a single number."""
+    found = decomp(x, ord, dim, keepdim, dtype=dtype)
     gone = [d % max(x.dim(), 1) for d in pytree.tree_leaves(dim) if d is not None]
     gone = gone or list(range(x.dim()))
     shape = [n for d, n in enumerate(x.shape) if d not in gone]
     return found if keepdim or found.dim() == len(shape) else found.reshape(shape)
 
 
-def _in_first_type(
-    decomposition: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any
+def _in_first_dtype(
+    decomp: Callable[..., Any], first: torch.Tensor, *args: Any, **kwargs: Any
 ) -> Any:
-    return decomposition(first, *args, **kwargs).to(first.dtype)
+    return decomp(first, *args, **kwargs).to(first.dtype)
 
 
-def _of_maybe_nothing(
-    decomposition: Callable[..., Any], x: torch.Tensor, dim: int, half_to_float: bool
+def _softmax_of_maybe_empty(
+    decomp: Callable[..., Any], x: torch.Tensor, dim: int, half_to_float: bool
 ) -> torch.Tensor:
-    """A softmax along a dimension that data may leave empty. There is no maximum of nothing, and
-    torch before 2.13 takes it for granted that there is one: so a row gets one element more, which
-    weighs nothing."""
+    """A softmax along a dimension that may be empty at run time. An empty row has no maximum, and
+    torch before 2.13 assumes that it has one. Each row therefore gets one more element, minus
+    infinity, which has no weight."""
     if not x.dim() or statically_known_true(x.shape[dim] > 0):
-        return decomposition(x, dim, half_to_float)  # type: ignore[no-any-return]
+        return decomp(x, dim, half_to_float)  # type: ignore[no-any-return]
     shape = list(x.shape)
     shape[dim] = 1
     longer = torch.cat([x, x.new_full(shape, -math.inf)], dim)
-    found = decomposition(longer, dim, half_to_float)
+    found = decomp(longer, dim, half_to_float)
     return found.narrow(dim, 0, x.shape[dim]).contiguous()  # type: ignore[no-any-return]
 
 
 def _cloned(view: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What every copying op of ATen does: contiguous, whatever the operand is."""
+    """ATen's copying ops return contiguous tensors, whatever the operand's layout is."""
     clone = partial(torch.clone, memory_format=torch.contiguous_format)
     return pytree.tree_map_only(torch.Tensor, clone, view(*args, **kwargs))
 
 
-def _logsumexp(whole: Any, x: torch.Tensor, dim: Any, keepdim: bool = False) -> Any:
-    """Over no dimension eager keeps them all, or refuses: that is left to it."""
+def _logsumexp(decomp: Any, x: torch.Tensor, dim: Any, keepdim: bool = False) -> Any:
+    """With an empty `dim`, eager either reduces nothing or refuses: the op stays eager's."""
     if not isinstance(dim, int) and not dim and x.dim():
         return NotImplemented
-    return whole(x, dim, keepdim)
+    return decomp(x, dim, keepdim)
 
 
-# What eager takes for an index of slices.
+# The index dtypes that eager accepts for slices.
 SLICE_INDICES = (torch.int32, torch.int64)
 
 
@@ -177,10 +177,10 @@ def _index_reduce(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *,
     include_self: bool = True,
 ) -> Any:  # fmt: skip
-    """Whole slices, each to the place that its index names: a scatter of their elements."""
-    if index.dtype not in SLICE_INDICES or x.dtype is torch.bool:  # eager takes no truths
+    """Reduce whole slices into the positions that the index names: a scatter of their elements."""
+    if index.dtype not in SLICE_INDICES or x.dtype is torch.bool:  # eager takes no bools
         return NotImplemented
-    if not x.dim():  # one number, which is a row of one as well
+    if not x.dim():  # a scalar is treated as a row of one element
         x, index, source = (t.reshape(1) for t in (x, index, source))
         return _index_reduce(x, 0, index, source, reduce, include_self=include_self).reshape(())
     places = _spread_index(x, dim, index, source)
@@ -188,8 +188,8 @@ def _index_reduce(
 
 
 def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool = False) -> Any:
-    """Indices into a tensor as if it were flat. Under deterministic algorithms eager refuses the
-    op, whatever its indices are."""
+    """Indices into a flattened tensor. Under deterministic algorithms eager refuses the op,
+    whatever its indices are."""
     if torch.are_deterministic_algorithms_enabled():
         return NotImplemented
     if not x.is_contiguous() or index.dtype is not torch.int64:  # eager takes no other index
@@ -198,41 +198,41 @@ def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, add: bool =
     return aten.index_put(flat, places, source.reshape(-1), add).view(x.shape)
 
 
-def _linspace(torchs: Callable[..., Any], *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
-    """Of integers, each is cut off from a number that rounds as the vectors of eager's loop have
-    it: one that should be 1 may be 0 there. So ATen makes them."""
+def _linspace(decomp: Callable[..., Any], *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    """For integers, eager truncates a float whose rounding depends on its vector loop: an element
+    that should be 1 may be 0. ATen therefore computes them."""
     if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
         return NotImplemented
-    return torchs(*args, dtype=dtype, **kwargs)
+    return decomp(*args, dtype=dtype, **kwargs)
 
 
-def _roll(torchs: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
-    """Along one dimension, the CPU's is a cat, and lies as a cat does; torch's decomposition, which
-    reads at indices and is quicker, is row-major always, as a GPU's is."""
+def _roll(decomp: Callable[..., Any], x: torch.Tensor, shifts: Any, dims: Any = ()) -> Any:
+    """Along one dimension, eager's CPU roll is a cat and has the layout of a cat. Torch's decomp,
+    which reads at indices and is quicker, is always row-major, as a GPU's roll is."""
     one = len(shifts) == len(dims) == 1 and x.dim() > 0 and eager_on(x.device).keeps_memory_format
     if not one or x.numel() == 0 or x.is_contiguous():
-        return torchs(x, shifts, dims)
+        return decomp(x, shifts, dims)
     size = x.shape[dims[0]]
     start = (size - shifts[0]) % size
     return aten.cat([x.narrow(dims[0], start, size - start), x.narrow(dims[0], 0, start)], dims[0])
 
 
-def _nan_to_num(torchs: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Torch's decomposition asks which numbers are infinite, and takes no complex ones."""
-    return NotImplemented if x.dtype.is_complex else torchs(x, *args, **kwargs)
+def _nan_to_num(decomp: Callable[..., Any], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Torch's decomposition tests for infinities, and takes no complex numbers."""
+    return NotImplemented if x.dtype.is_complex else decomp(x, *args, **kwargs)
 
 
-def _channel_shuffle(torchs: Callable[..., Any], x: torch.Tensor, groups: int) -> Any:
-    """The CPU's lies as its operand does; torch's decomposition is row-major, as a GPU's is."""
-    found = torchs(x, groups)
+def _channel_shuffle(decomp: Callable[..., Any], x: torch.Tensor, groups: int) -> Any:
+    """Eager's CPU result has its operand's layout; torch's decomp is row-major, as a GPU's is."""
+    found = decomp(x, groups)
     if not eager_on(x.device).keeps_memory_format or not x.numel():
         return found
     return found.contiguous(memory_format=suggest_memory_format(x))
 
 
 def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
-    """Both numbers in the type of the tensor; torch's decomposition takes integers through floats,
-    which do not hold them. On a CPU, halves are compared with a float32."""
+    """Both numbers in the tensor's dtype; torch's decomposition takes integers through floats,
+    which do not represent all of them. On a CPU, halves are compared with a float32."""
 
     def number(given: float, half: Any) -> float:
         if half is not None:
@@ -240,22 +240,22 @@ def _threshold(x: torch.Tensor, threshold: float, value: float) -> Any:
         return given if x.dtype.is_floating_point else int(given)
 
     half = {torch.float16: F16, torch.bfloat16: BF16}.get(x.dtype)
-    wide = F32 if half is not None and eager_on(x.device).compares_halves_in_f32 else half
+    wide = F32 if half is not None and eager_on(x.device).compares_half_in_f32 else half
     return torch.where(x <= number(threshold, wide), number(value, half), x)
 
 
 def _addcmul(
-    torchs: Callable[..., Any], x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1
+    decomp: Callable[..., Any], x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: Any = 1
 ) -> Any:
-    """Of integers, eager cuts the factor off to one; torch's decomposition refuses it."""
+    """For integers, eager truncates `value` to an integer; torch's decomposition refuses it."""
     is_float = isinstance(value, (float, torch.SymFloat))
     if is_float and not any(t.is_floating_point() or t.is_complex() for t in (x, y, z)):
         value = torch.sym_int(value)
-    return torchs(x, y, z, value=value)
+    return decomp(x, y, z, value=value)
 
 
 def _powers_of_number(base: Any, exponent: torch.Tensor) -> Any:
-    """Eager lays them out row-major; torch foretells the strides of the exponents."""
+    """Eager's result is row-major; torch predicts the strides of the exponents."""
     steps = zip(exponent.stride(), make_contiguous_strides_for(exponent.shape), strict=True)
     if all(statically_known_true(step == dense) for step, dense in steps):
         return NotImplemented
@@ -265,11 +265,11 @@ def _powers_of_number(base: Any, exponent: torch.Tensor) -> Any:
 def _index_add(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *, alpha: Any = 1
 ) -> Any:  # fmt: skip
-    """Whole slices, each added where its index says. Torch's own goes through `index_put`, which
-    takes negative indices, and eager refuses them."""
+    """Add whole slices at the positions that the index names. Torch's own decomposition goes
+    through `index_put`, which accepts negative indices; eager refuses them."""
     if x.dtype.is_complex or index.dtype not in SLICE_INDICES:
         return NotImplemented
-    if x.dtype is torch.bool:  # a factor of them is one as well
+    if x.dtype is torch.bool:  # the factor of bools is a bool as well
         alpha = bool(alpha != 0)
     if not x.dim():
         x, index, source = (t.reshape(1) for t in (x, index, source))
@@ -278,13 +278,13 @@ def _index_add(
     outermost = x.dim() > 1 and dim % x.dim() in (0, x.dim() - 1)
     if alpha == 1 and outermost and index.dtype is torch.int64:
         return aten.scatter_add(x, dim, places, source)
-    # Eager's kernel is another one here, and what it raises for an index outside is, too.
+    # Here eager runs another kernel, with another error for an index out of range.
     scaled = source if alpha == 1 else source * alpha
     return aten.scatter_reduce.two(x, dim, places, scaled, "sum")
 
 
 def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> Any:
-    """Whole slices, each copied to where its index says; see `_index_add`."""
+    """Copy whole slices to the positions that the index names; see `_index_add`."""
     if x.dtype.is_complex or index.dtype is not torch.int64:  # eager takes no other index
         return NotImplemented
     if not x.dim():
@@ -296,8 +296,8 @@ def _index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Te
 
 
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> Any:
-    """Slices that are one number. Negative indices count from the end here, which torch's own, made
-    of `index_copy`, would not let them."""
+    """Fill slices with one number. Eager counts negative indices from the end; torch's own
+    decomposition, made of `index_copy`, would refuse them."""
     if index.dtype is not torch.int64:  # eager takes no other index
         return NotImplemented
     row = x if x.dim() else x.reshape(1)
@@ -310,7 +310,7 @@ def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> A
 def _spread_index(
     x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor
 ) -> torch.Tensor:
-    """An index of slices as one of their elements."""
+    """An index of slices, expanded to an index of their elements."""
     shape = [-1 if d == dim % x.dim() else 1 for d in range(x.dim())]
     return index.reshape(shape).to(torch.int64).expand_as(source)
 
@@ -318,8 +318,8 @@ def _spread_index(
 def _max_unpool(
     x: torch.Tensor, indices: torch.Tensor, size: Sequence[int], rank: int
 ) -> torch.Tensor:
-    """Values where they were before a pool. Torch's own counts through all planes at once, so that
-    an index outside of its plane, which eager refuses, would write into another one."""
+    """Put values back where they were before a pool. Torch's own decomposition indexes all planes
+    as one, so an index outside of its plane, which eager refuses, would write into another one."""
     planes = x.shape[:-rank]
     zeros = x.new_zeros([*planes, math.prod(size)])
     places, values = (t.reshape([*planes, -1]) for t in (indices, x))
@@ -337,8 +337,9 @@ def _max_unpool3d(
 
 
 def _result_format(image: torch.Tensor) -> torch.memory_format:
-    """The one that eager's batch norms give their result. Where dimensions of size one leave it
-    open, rows come before channels, and channels before what strides suggest."""
+    """The memory format that eager's batch norms give their result. Where dimensions of size one
+    fit several formats, contiguous wins over channels-last, and both over the strides' suggestion.
+    """
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(image.dim())
     if image.is_contiguous():
         return torch.contiguous_format
@@ -347,12 +348,10 @@ def _result_format(image: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(image)
 
 
-def _in_memory_format(
-    decomposition: Callable[..., Any], place: int, *args: Any, **kwargs: Any
-) -> Any:
-    """A batch norm, laid out as eager lays it out on a CPU; its decomposition keeps any strides, as
-    eager's kernel does on a GPU. The image is argument 0, and 1 of a backward."""
-    first, *others = decomposition(*args, **kwargs)
+def _in_memory_format(decomp: Callable[..., Any], place: int, *args: Any, **kwargs: Any) -> Any:
+    """A batch norm with the layout that eager gives it on a CPU; its decomposition keeps any
+    strides, as eager's kernel does on a GPU. The image is argument 0, or 1 in a backward."""
+    first, *others = decomp(*args, **kwargs)
     if first is not None and eager_on(first.device).keeps_memory_format:
         layout = (_result_format, suggest_memory_format)[place](args[place])
         dense = layout is torch.contiguous_format
@@ -362,10 +361,10 @@ def _in_memory_format(
     return (first, *others)
 
 
-def _into_copy(scatter: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """A tensor with a part replaced. Eager copies the tensor with its strides first; of one that is
-    expanded, whose elements could not differ then, it makes a plain clone. Torch before 2.13, and
-    of `as_strided_scatter` 2.13 too, foretells the strides of the tensor all the same. One without
+def _scatter_into_copy(scatter: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Replace a part of a tensor. Eager first copies the tensor with its strides. An expanded
+    tensor, whose elements could not differ after that, it clones densely instead; torch before 2.13
+    (for `as_strided_scatter` 2.13 too) predicts the expanded strides all the same. A tensor without
     elements stays as it is: its clone would be expanded, too."""
     if statically_known_true(x.numel() == 0):
         return NotImplemented
@@ -375,7 +374,7 @@ def _into_copy(scatter: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     return NotImplemented
 
 
-INTO_COPIES = (
+SCATTER_OPS = (
     aten.select_scatter.default,
     aten.slice_scatter.default,
     aten.diagonal_scatter.default,
@@ -383,7 +382,7 @@ INTO_COPIES = (
 )
 
 
-# With the position of the image among their arguments.
+# Op -> the position of the image among its arguments.
 BATCH_NORMS = {
     aten.native_batch_norm: 0,
     aten._native_batch_norm_legit: 0,
@@ -396,9 +395,9 @@ BATCH_NORMS = {
 }
 
 
-# Ours: torch has no decomposition of these, or one that gives other numbers than eager, or that
-# takes what eager refuses.
-OURS = {
+# Ours: torch has no decomposition of these, or one whose numbers differ from eager's, or one that
+# accepts arguments that eager refuses.
+CUSTOM_DECOMPOSITIONS = {
     aten.index_add.default: _index_add,
     aten.index_copy.default: _index_copy,
     aten.index_fill.int_Scalar: _index_fill,
@@ -416,12 +415,12 @@ OURS = {
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table, made once: torch's own construction of it takes a while."""
     table = dict(core_aten_decompositions())
-    table.update(get_decompositions(list(TAKEN_APART)))
-    for name in COPIED_VIEWS.split():
+    table.update(get_decompositions(list(DECOMPOSED)))
+    for name in VIEW_COPY_OPS.split():
         copy, view = getattr(aten, f"{name}_copy"), getattr(aten, name)
         for overload in set(copy.overloads()) & set(view.overloads()):
             table[getattr(copy, overload)] = partial(_cloned, getattr(view, overload))
-    table.update(OURS)
+    table.update(CUSTOM_DECOMPOSITIONS)
     table.update(foreach_decompositions())
     table[aten.addcmul.default] = partial(_addcmul, table[aten.addcmul.default])
     table[aten.nan_to_num.default] = partial(_nan_to_num, table[aten.nan_to_num.default])
@@ -431,31 +430,31 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table[aten.roll.default] = partial(_roll, table[aten.roll.default])
     table[aten.linspace.default] = partial(_linspace, table[aten.linspace.default])
     table[aten.logsumexp.default] = partial(_logsumexp, table[aten.logsumexp.default])
-    for overload in IN_FIRST_TYPE:
-        table[overload] = partial(_in_first_type, table[overload])
-    if IS_OLD:
+    for overload in IN_FIRST_DTYPE:
+        table[overload] = partial(_in_first_dtype, table[overload])
+    if BEFORE_TORCH_2_13:
         norm = aten.linalg_vector_norm.default
         table[norm] = partial(_norm_of_rows, table[norm])
-        for overload in MAYBE_OF_NOTHING:
-            table[overload] = partial(_of_maybe_nothing, table[overload])
+        for overload in MAYBE_EMPTY_SOFTMAX:
+            table[overload] = partial(_softmax_of_maybe_empty, table[overload])
     for packet, place in BATCH_NORMS.items():
         for overload in (getattr(packet, name) for name in packet.overloads()):
             if overload in table:
                 table[overload] = partial(_in_memory_format, table[overload], place)
     table.update(loss_decompositions(table))
-    for packet in KEPT_WHOLE:
+    for packet in NOT_DECOMPOSED:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
-    if IS_OLD:
-        table[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention_in_doubles
-    for scatter in INTO_COPIES:
+    if BEFORE_TORCH_2_13:
+        table[aten._scaled_dot_product_flash_attention_for_cpu.default] = _attention_f64
+    for scatter in SCATTER_OPS:
         assert scatter not in table, f"{scatter} is taken apart, and has a rule of its own"
-        table[scatter] = partial(_into_copy, scatter)
-    return {op: _unless_refused(op, apart) for op, apart in table.items()}
+        table[scatter] = partial(_scatter_into_copy, scatter)
+    return {op: _unless_refused(op, decomp) for op, decomp in table.items()}
 
 
 class _Depth(threading.local):
-    """How many decompositions are under way in a thread, and whether one asks for its op whole."""
+    """How many decompositions are nested in a thread, and whether one keeps its own op whole."""
 
     inside = 0
     is_whole = False
@@ -464,31 +463,32 @@ class _Depth(threading.local):
 _DEPTH = _Depth()
 
 
-def _unless_refused(op: Any, decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """An op stays whole in types for which eager's kernel raises, and with numbers that its type
-    does not hold: ATen then raises as well. Ops that a decomposition is made of may be given any,
+def _unless_refused(op: Any, decomp: Callable[..., Any]) -> Callable[..., Any]:
+    """An op stays whole for dtypes that eager's kernel refuses, and for numbers that its dtype
+    cannot represent: ATen then raises as eager does. Ops inside a decomposition are not checked,
     since eager never sees them."""
     asked = may_refuse(str(op))
 
-    def taken_apart(*args: Any, **kwargs: Any) -> Any:
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
         if not _DEPTH.inside and (
             (asked and _is_refused(op, args, kwargs)) or _overflows(op, args, kwargs)
         ):
             return NotImplemented
         _DEPTH.inside += 1
         try:
-            return decomposition(*args, **kwargs)
+            return decomp(*args, **kwargs)
         finally:
             _DEPTH.inside -= 1
 
-    return taken_apart
+    return decomposed
 
 
 def _is_refused(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    if kwargs.get("dtype") is not None or not all(eager_on(t.device).refuses_types for t in given):
+    devices = [t.device for t in given] or [torch.device(kwargs.get("device") or HOST)]
+    if not all(eager_on(device).refuses_types for device in devices):
         return False
-    return refuses(str(op), (str(t.dtype) for t in given))
+    return refuses(str(op), (str(t.dtype) for t in given), kwargs.get("dtype"))
 
 
 def _overflows(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:
@@ -496,5 +496,5 @@ def _overflows(op: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     first = next((t.dtype for t in leaves if isinstance(t, torch.Tensor)), None)
     dtype = kwargs.get("dtype") or first
     if "_foreach_" in str(op) and any(isinstance(n, float) for n in leaves):
-        dtype = first and torch.promote_types(first, torch.float16)  # over lists, types promote
+        dtype = first and torch.promote_types(first, torch.float16)  # foreach ops promote dtypes
     return dtype is not None and overflows(op, args, kwargs, dtype)

@@ -1,8 +1,8 @@
-"""Ops that stay though nothing uses their results, while torch traces.
+"""Ops that stay in the traced graph though nothing uses their results.
 
-In: nothing. Out: a context in which torch's own removal of dead code leaves them alone. An
-op of a library may count its calls or talk to another process, so it runs as often as eager runs
-it; and where random numbers are to be eager's, an op that draws some moves all drawn after it.
+In: nothing. Out: a context in which torch's own dead-code elimination leaves these ops alone. A
+custom op may count its calls or talk to another process, so it runs as often as in eager. Where
+random numbers must equal eager's, a random op stays too: every draw shifts the draws after it.
 Example: of `torch.rand(3); return torch.rand(4)`, both draw.
 """
 
@@ -18,16 +18,16 @@ import torch
 from torch._ops import OpOverload
 from torch.fx.node import _side_effectful_functions
 
-from litz.ir.calls import KNOWN
+from litz.ir.calls import KNOWN_NAMESPACES
 
 _LOCK = threading.Lock()
-_IN_USE: Counter[OpOverload] = Counter()  # what compiles under way, in any thread, have added
-_KNOWN = tuple(f"{namespace}::" for namespace in KNOWN)
+_IN_USE: Counter[OpOverload] = Counter()  # added by the compiles now running in any thread
+_KNOWN = tuple(f"{namespace}::" for namespace in KNOWN_NAMESPACES)
 
 
 @contextmanager
-def effects_stay(random: bool) -> Iterator[None]:
-    """Ops of libraries stay in what torch traces meanwhile; `random` ones do if that is asked."""
+def keep_effects(random: bool) -> Iterator[None]:
+    """Custom ops stay in graphs traced inside this context; random ops too, if `random`."""
     ops = set(_foreign()).union(_random() if random else ())
     with _LOCK:
         mine = [op for op in ops if op in _IN_USE or op not in _side_effectful_functions]
@@ -44,8 +44,8 @@ def effects_stay(random: bool) -> Iterator[None]:
 
 
 def _foreign() -> Iterator[OpOverload]:
-    """All ops of libraries there are by now: a graph may call some that the program does not, such
-    as those of a gradient's formula."""
+    """All custom ops registered so far: a graph may call ops that the program does not, such as
+    those of a gradient formula."""
     for name in torch._C._dispatch_get_all_op_names():
         if not name.startswith(_KNOWN):
             op = _op(name)
@@ -62,7 +62,7 @@ def _random() -> frozenset[OpOverload]:
 
 
 def _op(name: str) -> OpOverload | None:
-    """The op of a name, if Python can call it."""
+    """The op with this name, if Python can call it."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     try:

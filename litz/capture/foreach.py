@@ -1,7 +1,7 @@
-"""Ops over lists of tensors, as ops over each: what optimizers are written in.
+"""Ops over lists of tensors (`_foreach_*`, as optimizers use them) as one op per tensor.
 
 In: nothing. Out: `foreach_decompositions()`, by overload. Example: `_foreach_mul.Scalar([a, b], 2)`
-becomes `[mul(a, 2), mul(b, 2)]`, which fuse with what stands around them.
+becomes `[mul(a, 2), mul(b, 2)]`, which fuse with their neighbours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _scaled(op: One, x: Any, y: Any, z: Any, value: Any = 1) -> torch.Tensor:
 
 
 def _limited(op: One, clamp: One, x: torch.Tensor, limit: Any) -> torch.Tensor:
-    """maximum and minimum, which take numbers over lists: eager has them clamp then."""
+    """maximum and minimum: over lists they also take a number, for which eager clamps."""
     return (op if isinstance(limit, torch.Tensor) else clamp)(x, limit)
 
 
@@ -37,7 +37,7 @@ def _copied(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -
     return aten.copy(x, source)  # type: ignore[no-any-return]
 
 
-# Ops that torch has under another name, or with other arguments.
+# Ops that torch has under another name or with other arguments.
 NAMED: dict[str, One] = {
     "addcmul": partial(_scaled, torch.addcmul),
     "addcdiv": partial(_scaled, torch.addcdiv),
@@ -50,13 +50,13 @@ NAMED: dict[str, One] = {
 }
 
 
-LEFT = ("mm",)  # a product is ATen's, in a list or alone
+NOT_DECOMPOSED_LISTS = ("mm",)  # a matmul stays ATen's op, in a list or alone
 
 
 def _each(op: One, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-    """One call for each tensor: of what is a list, its item; of what is not, the thing itself."""
+    """One call per tensor: from each list argument its item, any other argument as it is."""
     *first, last = args
-    if len(args) == 4 and isinstance(last, torch.Tensor):  # factors, one for each
+    if len(args) == 4 and isinstance(last, torch.Tensor):  # one factor per tensor
         args = (*first, last.unbind())
     (count, *_) = (len(a) for a in args if isinstance(a, (list, tuple)))
     rows = [[a[k] if isinstance(a, (list, tuple)) else a for a in args] for k in range(count)]
@@ -64,13 +64,13 @@ def _each(op: One, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
 
 
 def foreach_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Every functional op over lists of which torch has the op over one tensor."""
+    """Every functional `_foreach_` op that torch also has for one tensor."""
     table: dict[Any, Callable[..., Any]] = {}
     known = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
     for name in sorted(name for name in known if name.startswith(f"aten::{PREFIX}")):
         plain = name.removeprefix(f"aten::{PREFIX}")
         op = NAMED.get(plain) or getattr(torch, plain, None)
-        if op is None or plain in LEFT or plain.endswith("_"):
+        if op is None or plain in NOT_DECOMPOSED_LISTS or plain.endswith("_"):
             continue
         packet = getattr(aten, PREFIX + plain)
         for overload in (getattr(packet, each) for each in packet.overloads()):

@@ -1,7 +1,7 @@
 """Specialise a symbolic graph to the sizes of one call.
 
 In: the FX module that AOTAutograd made with symbolic sizes, and the arguments of a call. Out: a
-module over the tensors alone, every size in it a number. Example: `view(x, [s0, 768])` called with
+module whose inputs are tensors alone, with every size a number. Example: `view(x, [s0, 768])` with
 s0 = 4 becomes `view(x, [4, 768])`.
 """
 
@@ -19,7 +19,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from litz.errors import SizeUnknown, UnsupportedOp
-from litz.ir.calls import CHECKS
+from litz.ir.calls import ASSERT_OPS
 from litz.ir.graph import at_path, origin_of
 
 aten = torch.ops.aten
@@ -29,14 +29,14 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 def is_symbolic(module: torch.fx.GraphModule) -> bool:
     """Whether a size of the graph is only known when it is called."""
     nodes = module.graph.nodes
-    told = any(n.meta.get("unbacked_bindings") for n in nodes)
-    return told or any(
+    has_unbacked = any(n.meta.get("unbacked_bindings") for n in nodes)
+    return has_unbacked or any(
         isinstance(n.meta.get("val"), SYMBOLIC) for n in nodes if n.op == "placeholder"
     )
 
 
-def depends_on_data(module: torch.fx.GraphModule) -> bool:
-    """Whether a size of the graph is one that only data tells, here or in the graph before it."""
+def has_unbacked_sizes(module: torch.fx.GraphModule) -> bool:
+    """Whether the graph has unbacked sizes, its own or those of the graph before it."""
     nodes = module.graph.nodes
     values = (n.meta.get("val") for n in nodes if n.op == "placeholder")
     return any(n.meta.get("unbacked_bindings") for n in nodes) or any(
@@ -45,9 +45,9 @@ def depends_on_data(module: torch.fx.GraphModule) -> bool:
 
 
 @contextmanager
-def without_guards(module: torch.fx.GraphModule) -> Iterator[None]:
-    """While a graph is compiled for all sizes, a question that has an answer for some alone is an
-    error: torch would answer it for the sizes at hand, and guard or not guard on that."""
+def forbid_new_guards(module: torch.fx.GraphModule) -> Iterator[None]:
+    """While a graph is compiled for all sizes, a question whose answer depends on the size is an
+    error: torch would answer it for the example sizes, with or without a guard."""
     environment = next(_environments(module), None)
     if environment is None:
         yield
@@ -59,7 +59,7 @@ def without_guards(module: torch.fx.GraphModule) -> Iterator[None]:
 
 @contextmanager
 def _refusing(environment: Any) -> Iterator[None]:
-    """The same for torch before 2.13. It asks this method whether it may guard, and goes on."""
+    """The same for torch before 2.13, which calls this method before it guards, and goes on."""
 
     def refuse(expression: object, _: object) -> None:
         raise SizeUnknown("of any tensor", f"it decides about {expression}")
@@ -68,7 +68,7 @@ def _refusing(environment: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        del environment._check_frozen  # the class has its own
+        del environment._check_frozen  # uncovers the class's own method
 
 
 def _environments(module: torch.fx.GraphModule) -> Iterator[Any]:
@@ -80,31 +80,31 @@ def _environments(module: torch.fx.GraphModule) -> Iterator[Any]:
             yield value.fake_mode.shape_env
 
 
-# What a graph does with memory that several of its inputs share.
-WINDOWS = (aten.as_strided.default, aten.as_strided_scatter.default, aten.copy_.default)
+# The ops by which a graph uses memory that several of its inputs share.
+STORAGE_VIEW_OPS = (aten.as_strided.default, aten.as_strided_scatter.default, aten.copy_.default)
 
 
-def bases_of(module: torch.fx.GraphModule, kind: str) -> tuple[int, ...]:
-    """Positions of inputs that torch puts in the place of some that share memory, one of which is
-    written to: all of that memory, read and written through windows. Dynamo guards the windows
-    alone, so the next call may bring more or less of it. A backward may get it from its forward,
-    as it was after a write."""
+def synthetic_bases_of(module: torch.fx.GraphModule, kind: str) -> tuple[int, ...]:
+    """Positions of synthetic bases. Where inputs share memory and one of them is written to, torch
+    passes that memory whole, and the graph reads and writes it through windows. Dynamo guards only
+    the windows, so the next call may bring more or less memory. A backward may get a base from its
+    forward, as it was after a write."""
     places = [n for n in module.graph.nodes if n.op == "placeholder"]
-    return tuple(k for k, node in enumerate(places) if _is_base(node, kind == "backward"))
+    return tuple(k for k, node in enumerate(places) if _is_synthetic_base(node, kind == "backward"))
 
 
-def _is_base(node: torch.fx.Node, saved: bool) -> bool:
+def _is_synthetic_base(node: torch.fx.Node, saved: bool) -> bool:
     value, used = node.meta.get("val"), [user.target for user in node.users]
     return (
         isinstance(value, torch.Tensor)
         and all(isinstance(n, int) for n in value.shape)
         and (aten.as_strided.default if saved else aten.as_strided_scatter.default) in used
-        and all(u.target in WINDOWS and u.args[0] is node for u in node.users)
+        and all(u.target in STORAGE_VIEW_OPS and u.args[0] is node for u in node.users)
     )
 
 
-def sizes_of(args: Sequence[Any], bases: Sequence[int] = ()) -> tuple[Any, ...]:
-    """What a call is specialised by: its arguments that are numbers, and how `bases` lie."""
+def specialization_key(args: Sequence[Any], bases: Sequence[int] = ()) -> tuple[Any, ...]:
+    """The key of a call: its arguments that are numbers, and the layouts of `bases`."""
     numbers = (a for a in args if not isinstance(a, torch.Tensor))
     return (*numbers, *((args[k].shape, args[k].stride()) for k in bases))
 
@@ -132,7 +132,7 @@ def specialize(module: torch.fx.GraphModule, args: Sequence[Any]) -> torch.fx.Gr
                     _moved(node.kwargs, known, moved), node.name,
                 )  # fmt: skip
                 moved[node].meta = {**node.meta, "val": known[node]}
-    return _LazyGraphModule(module, fixed)  # with the tensors that the graph reads; runs if need be
+    return _LazyGraphModule(module, fixed)  # keeps the tensors that the graph reads; can be run
 
 
 def _fake(mode: FakeTensorMode, value: Any) -> Any:
@@ -151,8 +151,8 @@ def _computed(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> Any:
 
 
 def _is_only_run(node: torch.fx.Node, known: dict[torch.fx.Node, Any]) -> bool:
-    """Whether a call gives nothing, and so is there for what it does."""
-    is_call = isinstance(node.target, OpOverload) and str(node.target) not in CHECKS
+    """Whether a call returns nothing, and so is there for its side effect."""
+    is_call = isinstance(node.target, OpOverload) and str(node.target) not in ASSERT_OPS
     return is_call and (known[node] is None or known[node] == ())
 
 

@@ -2,7 +2,7 @@
 
 In: `litz.config.max_fusion_size = 1`, `litz.config.patch({"cpp.threads": 1})`, `LITZ_DEBUG=2`.
 Out: `litz.config.snapshot()`, the frozen `Config` of one compile. No stage reads this package's
-attributes: each is handed its `Config`.
+attributes: each takes its `Config` as an argument.
 """
 
 import os
@@ -30,5 +30,5 @@ _settings = Settings(os.environ)
 patch = _settings.patch
 snapshot = _settings.snapshot
 
-# A module can compute attributes that it lacks, but only a class can check assignments.
+# A module's `__getattr__` can compute missing attributes, but only a class can check assignments.
 sys.modules[__name__].__class__ = ConfigModule

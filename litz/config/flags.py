@@ -1,10 +1,10 @@
 """The flags: one declaration each, as a field of `Config` or of one of its groups.
 
-In: nothing. Out: `Config`, the frozen value that every stage is handed, and `FLAGS`, the table of
-all flags by dotted name. A field gives name, type and default; `flag(...)` adds the stage that
-reads it, one sentence, what values it allows, and whether it changes generated code, in which case
-it is part of the cache key. The environment variable follows from the name: `cpp.threads` is
-`LITZ_CPP_THREADS`. Example: `Config(max_fusion_size=1).cpp.threads` is `-1`.
+In: nothing. Out: `Config`, the frozen value that every stage takes, and `FLAGS`, the table of all
+flags by dotted name. A field gives name, type and default. `flag(...)` adds the stage that reads
+it, one sentence, the allowed values, and whether it changes generated code: then it is part of the
+cache key. The environment variable follows from the name: `cpp.threads` is `LITZ_CPP_THREADS`.
+Example: `Config(max_fusion_size=1).cpp.threads` is `-1`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Cpp:
         "How such a copy is known to be stale: by its parameter's bytes, or by torch's count of "
         "changes alone, which misses writes through `.data` and NumPy.",
     )
-    fold_channel_factors: bool = flag(
+    fold_affine_into_weights: bool = flag(
         True,
         "passes",
         "Put what scales and shifts the channels of a layer into the weights that are kept of it.",
@@ -138,7 +138,7 @@ class Triton:
         "schedule",
         "Write accesses at even steps as block pointers, where Triton has them.",
     )
-    product_rows: int = flag(
+    gemm_max_rows: int = flag(
         1,
         "lower",
         "Compute matrix products of at most so many rows in kernels of ours, with what follows.",
@@ -368,14 +368,14 @@ class Config:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Config:
-        """The config with these values; every flag is there, under its dotted name."""
+        """The config with these values: one for every flag, by dotted name."""
         return _assembled(cls, values)
 
     def code_key(self) -> tuple[tuple[str, Any], ...]:
         """The flags that generated code depends on, by name: a hashable key.
 
-        A function is known by its `uuid()`, if it has one. Any other stands for itself: it is
-        equal to nothing else in this process, and no text, so it cannot reach a key on disk.
+        A function is replaced by its `uuid()`, if it has one. Any other stays a function: it is
+        equal to no other in this process, and has no text, so it cannot reach a key on disk.
         """
         pairs = ((f.name, f.value_in(self)) for f in FLAGS.values() if f.affects_code)
         return tuple((name, _identity(value)) for name, value in pairs)
@@ -388,7 +388,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Flag:
-    """What one declaration says."""
+    """The facts of one declaration."""
 
     name: str
     type: Any  # as annotated: bool, int, `int | None`, Literal[...], a callable
@@ -422,7 +422,7 @@ def _declared(group: type, prefix: str = "") -> Iterator[Flag]:
 
 
 def _assembled(group: type[T], values: Mapping[str, Any], prefix: str = "") -> T:
-    """The inverse of `_declared`: a group out of dotted names."""
+    """The inverse of `_declared`: a group from values by dotted name."""
     parts: dict[str, Any] = {}
     for item in fields(group):  # type: ignore[arg-type]
         name = prefix + item.name

@@ -20,12 +20,13 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def list_options() -> dict[str, Any]:
-    """Every flag with its default; `python -m litz options` prints what each means."""
+    """Every flag with its default; `python -m litz options` prints their meanings."""
     return {name: flag.default for name, flag in FLAGS.items()}
 
 
 def list_mode_options(mode: str | None = None, dynamic: bool | None = None) -> dict[str, Any]:
-    """The flags a mode sets, or all modes with theirs. `dynamic` is torch's; no mode reads it."""
+    """The flags that a mode sets, or all modes with theirs. `dynamic`, an argument of torch's
+    function of this name, is ignored."""
     if mode is None:
         return {name: dict(options) for name, options in MODES.items()}
     if mode not in MODES:

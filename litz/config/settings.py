@@ -1,9 +1,9 @@
-"""The settings in force: the environment, assignments, patches, and the `Config` they add up to.
+"""The current settings: the environment, assignments, patches, and the `Config` that results.
 
 In: names and values. Out: `snapshot()`, a frozen `Config`. Later layers win: declared default,
 environment variable, assignment, patch, then the mode or options of one compile. Assignments hold
-for the process. Patches live in a context variable: a thread or a task sees its own and nobody
-else's. Every value is checked on the way in.
+for the process. Patches are in a context variable: a thread or a task sees only its own. Every
+value is checked when it is set.
 
     litz.config.max_fusion_size = 32             # for the process
     with litz.config.patch({"cpp.threads": 1}):  # for the block, in this thread
@@ -27,12 +27,12 @@ from litz.errors import ModeWithOptions, UnknownFlag
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-# Variables that seed the test suite (tests/draws.py); they are no flags.
+# The prefix of variables that seed the test suite (tests/draws.py), which are no flags.
 TESTS = "LITZ_TEST_"
 
 
 class Patch(Protocol):
-    """What `patch` gives: `with patch(...):` or `@patch(...)` above a function."""
+    """The result of `patch`: for `with patch(...):`, or `@patch(...)` above a function."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, kind: Any, error: Any, trace: Any, /) -> bool | None: ...
@@ -47,12 +47,12 @@ def find(name: str) -> Flag:
 
 
 def checked(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings, each known and of its type."""
+    """The same settings, after checking that each is a known flag and has its type."""
     return {name: check(find(name), value) for name, value in changes.items()}
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The flags set by `LITZ_*` variables; an unknown one is reported, with the nearest."""
+    """The flags set by `LITZ_*` variables; an unknown one is reported with the nearest name."""
     known = {flag.env: flag for flag in FLAGS.values()}
     values: dict[str, Any] = {}
     for variable, text in environment.items():
@@ -66,12 +66,12 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 class Settings:
-    """The layers below one compile. `litz.config` is the only one outside the tests."""
+    """The layers below one compile. `litz.config` has the only instance outside the tests."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         defaults = {name: flag.default for name, flag in FLAGS.items()}
-        # Replaced key by key, and copied whole: a snapshot in another thread has all or nothing of
-        # an assignment.
+        # Changed key by key, and copied whole: a snapshot in another thread sees all of an
+        # assignment or nothing.
         self._process = defaults | from_environment(environment)
         self._patched: ContextVar[Mapping[str, Any]] = ContextVar("patched", default=_NOTHING)
 
@@ -81,7 +81,7 @@ class Settings:
         return patched[name] if name in patched else self._process[name]
 
     def set(self, name: str, value: Any) -> None:
-        """Assign. What this thread has patched changes in the patch, and ends with it."""
+        """Assign. If this thread has patched the flag, the patch changes, and ends as usual."""
         change = checked({name: value})
         patched = self._patched.get()
         if name in patched:
@@ -93,7 +93,7 @@ class Settings:
         """Other settings for a block or a function: a dict, a name and a value, or keywords."""
         if len(changes) == 2:
             changes = ({changes[0]: changes[1]},)
-        # What it makes per use is a fresh manager, so a decorated function may recurse.
+        # `contextmanager` makes a fresh manager for each use, so a decorated function may recurse.
         return self._applied(checked({**dict(*changes), **named}))
 
     @contextmanager
@@ -108,7 +108,7 @@ class Settings:
     def snapshot(
         self, overrides: Mapping[str, Any] | None = None, mode: str | None = None
     ) -> Config:
-        """The settings of one compile: those in force, then its options or those of its mode."""
+        """The settings of one compile: the current ones, then its options or those of its mode."""
         if mode is not None and overrides:
             raise ModeWithOptions
         chosen = overrides or ({} if mode is None else list_mode_options(mode))
@@ -123,7 +123,7 @@ class Group:
         object.__setattr__(self, "_prefix", prefix)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # a protocol that asks, such as copy or inspect
+        if name.startswith("_"):  # copy and inspect look for optional protocol methods
             raise AttributeError(name)
         return self._settings.get(self._prefix + name)
 
@@ -140,7 +140,7 @@ class ConfigModule(ModuleType):
     _settings: Settings
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # the import system and inspect look for what is not there
+        if name.startswith("_"):  # the import system and inspect look for optional attributes
             raise AttributeError(name)
         settings = self._settings
         return Group(settings, f"{name}.") if name in GROUPS else settings.get(name)

@@ -1,7 +1,7 @@
-"""Values of flags: what type a flag takes, and what a text in the environment means.
+"""Values of flags: checked against the flag's type, or parsed from an environment variable.
 
 In: a `Flag` and a value, or a text. Out: the value, or an error that says what is wrong with it.
-Types are exact, because `True` for an int or `1` for a bool is a slip more often than a wish.
+Types are exact, because `True` for an int or `1` for a bool is more often a slip than meant.
 Example: `parse(FLAGS["cpp.simdlen"], "none")` is `None`.
 """
 
@@ -18,11 +18,11 @@ _BOOLS = {"0": False, "1": True, "false": False, "true": True}
 
 
 def check(flag: Flag, value: Any, name: str = "") -> Any:
-    """The value, if the flag takes it; `name` is what the error calls the flag."""
+    """The value, if the flag takes it; `name` is the flag's name in the error."""
     name = name or flag.name
     if not any(_is(value, member) for member in _members(flag.type)):
         raise WrongFlagType(name, type_text(flag), value)
-    if isinstance(value, list):  # a config is hashable
+    if isinstance(value, list):  # a config must be hashable
         value = tuple(value)
     numbers = value if isinstance(value, tuple) else () if value is None else (value,)
     below = flag.low is not None and any(n < flag.low for n in numbers)
@@ -34,7 +34,7 @@ def check(flag: Flag, value: Any, name: str = "") -> Any:
 
 
 def parse(flag: Flag, text: str) -> Any:
-    """The value that an environment variable's text stands for."""
+    """The value of an environment variable's text."""
     for member in _members(flag.type):
         value = _read(member, text.strip())
         if value is not NotImplemented:
@@ -48,7 +48,7 @@ def type_text(flag: Flag) -> str:
 
 
 def allowed_text(flag: Flag) -> str:
-    """What values of its type a flag takes, or nothing if it takes all."""
+    """The values of its type that a flag takes, as text; empty if it takes all."""
     choices = _choices(flag)
     if choices:
         return ", ".join(repr(choice) for choice in choices)
@@ -58,7 +58,7 @@ def allowed_text(flag: Flag) -> str:
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The types a hint is made of; a set of literal texts is a str, and its texts are choices."""
+    """The types of a union; a `Literal` of texts is a str, whose texts are the choices."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return get_args(hint)
@@ -72,7 +72,7 @@ def _choices(flag: Flag) -> tuple[object, ...]:
 def _is(value: Any, member: Any) -> bool:
     if get_origin(member) is tuple:
         return isinstance(value, (list, tuple)) and all(type(n) is int for n in value)
-    if member is float:  # a whole number is one, too
+    if member is float:  # an int is accepted as a float
         return type(value) in (int, float)
     return type(value) is member if isinstance(member, type) else callable(value)
 

@@ -1,8 +1,8 @@
 """Every error Litz raises on purpose: one class per mistake, whose docstring is its manual page.
 
 In: the facts of one mistake. Out: an exception whose text says what happened, where in the user's
-program, and what to do. `UserError` is a mistake in a program or its settings; `InternalError` is
-ours. No class is both. Example: `UnknownFlag("max_fusion", ["max_fusion_size"])` reads
+program, and what to do. `UserError` is a mistake in a program or its settings; `InternalError` is a
+mistake in Litz. No class is both. Example: `UnknownFlag("max_fusion", ["max_fusion_size"])` reads
 `there is no flag 'max_fusion'; did you mean 'max_fusion_size'? ...`.
 """
 
@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from litz.errors.refusals import (
+from litz.errors.roots import InternalError, LitzError, UserError
+from litz.errors.roots import cause_text as _cause_text
+from litz.errors.roots import where as _where
+from litz.errors.runtime_errors import (
     GatherOutOfRange,
     IndexOutOfRange,
     IntegerDivisionByZero,
@@ -20,9 +23,6 @@ from litz.errors.refusals import (
     ScalarAssertion,
     ValueRefused,
 )
-from litz.errors.roots import InternalError, LitzError, UserError
-from litz.errors.roots import told as _told
-from litz.errors.roots import where as _where
 
 if TYPE_CHECKING:
     from litz.ir.program import Origin
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class UnknownFlag(UserError, AttributeError):
     """A flag was read or set under a name that no flag has.
 
-    Flags are declared once, in `litz/config/flags.py`; a misspelt one would otherwise be ignored
-    in silence. Use one of the near names in the message, or see them all with
-    `python -m litz options`. It is an AttributeError too, so `hasattr(litz.config, name)` works.
+    Flags are declared once, in `litz/config/flags.py`; without this error a misspelt one would be
+    silently ignored. Use one of the similar names in the message, or see them all with
+    `python -m litz options`. It is also an AttributeError, so `hasattr(litz.config, name)` works.
     """
 
     def __init__(self, name: str, nearest: Iterable[str] = ()) -> None:
@@ -51,7 +51,7 @@ class WrongFlagType(UserError, TypeError):
     """A flag was given a value of another type than it is declared with.
 
     Types are exact: True is not accepted for an int, nor 1 for a bool, nor 4.0 for an int. In an
-    environment variable a bool is written 0, 1, true or false, and an absent value is none.
+    environment variable a bool is written 0, 1, true or false, and a missing value is none.
     """
 
     def __init__(self, name: str, expected: str, value: object) -> None:
@@ -65,8 +65,7 @@ class WrongFlagType(UserError, TypeError):
 class FlagValueError(UserError, ValueError):
     """A flag was given a value of the right type that it does not allow.
 
-    `allowed` in the message says which values there are; `python -m litz options` says what they
-    mean.
+    The message lists the allowed values; `python -m litz options` says what they mean.
     """
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
@@ -77,8 +76,8 @@ class FlagValueError(UserError, ValueError):
 class UnknownMode(UserError, ValueError):
     """`mode=` was given a name that no mode has.
 
-    A mode is a named set of flags. `litz.list_mode_options()` shows the modes with the flags each
-    sets; to choose flags one by one, pass `options=` instead of `mode=`.
+    A mode is a named set of flags. `litz.list_mode_options()` shows the modes and the flags that
+    each sets. To choose single flags, pass `options=` instead of `mode=`.
     """
 
     def __init__(self, mode: object, known: Iterable[str]) -> None:
@@ -92,8 +91,8 @@ class UnknownMode(UserError, ValueError):
 class ModeWithOptions(UserError, ValueError):
     """`mode=` and `options=` were given together.
 
-    A mode is a set of options, and torch.compile takes one or the other. Put the mode's flags
-    among your own: `options={**litz.list_mode_options(mode), ...}`.
+    A mode is a set of options, and torch.compile takes one or the other. Combine the mode's flags
+    with your own: `options={**litz.list_mode_options(mode), ...}`.
     """
 
     def __init__(self) -> None:
@@ -116,9 +115,9 @@ class UnknownBenchmark(UserError, ValueError):
 
 
 class SuiteCannotRun(UserError):
-    """`python -m litz bench` was asked for a suite that needs what this machine does not have.
+    """`python -m litz bench` was asked for a suite that this machine cannot run.
 
-    The message says what. `--suite all` leaves such suites out.
+    The message says what is missing. `--suite all` leaves such suites out.
     """
 
     def __init__(self, suite: str, why: str) -> None:
@@ -127,26 +126,26 @@ class SuiteCannotRun(UserError):
 
 
 class DifferentMachines(UserError, ValueError):
-    """`python -m litz bench --from` was given results of different machines.
+    """`python -m litz bench --from` was given results from different machines.
 
-    One table has one machine above it. The message names the facts that differ; show the files
-    one by one.
+    A table is about one machine. The message names the facts that differ; show the files one by
+    one.
     """
 
     def __init__(self, one: Mapping[str, str], other: Mapping[str, str]) -> None:
         names = [name for name in one if one[name] != other.get(name)]
-        told = ", ".join(f"{name} ({one[name]}; {other.get(name)})" for name in names)
-        super().__init__(f"these results differ in {told}. Show the files one by one.")
+        cause_text = ", ".join(f"{name} ({one[name]}; {other.get(name)})" for name in names)
+        super().__init__(f"these results differ in {cause_text}. Show the files one by one.")
 
 
 # The environment
 
 
 class MissingDependency(UserError, ImportError):
-    """A package that Litz needs for what you asked is not installed.
+    """A package that Litz needs for this is not installed.
 
     The message names it and the command that installs it. llvmlite generates the machine code on
-    the CPU and is always needed; triton is needed for GPUs alone.
+    the CPU and is always needed; triton is needed for GPUs only.
     """
 
     def __init__(self, package: str, install: str = "") -> None:
@@ -156,9 +155,9 @@ class MissingDependency(UserError, ImportError):
 
 
 class UnsupportedTorch(UserError, ImportError):
-    """The installed torch is none of the releases that Litz is tested with.
+    """The installed torch is not one of the releases that Litz is tested with.
 
-    Litz reads graphs that Dynamo and AOTAutograd make, and their form changes between releases.
+    Litz reads graphs from Dynamo and AOTAutograd, and their form changes between releases.
     Install one of the releases that the message allows, or a Litz made for yours.
     """
 
@@ -193,9 +192,9 @@ class UnsupportedDevice(UserError):
 class UnsupportedOp(UserError):
     """An op of the program cannot be compiled.
 
-    Ops without a lowering normally run through ATen. This error means that this one cannot
-    either, or that `implicit_fallbacks=False` forbids it. The message says which op, on which
-    line and why. Rewrite that line, or leave it out of the compiled function with
+    Ops without a lowering normally run through ATen. This error means that this op cannot run
+    there either, or that `implicit_fallbacks=False` forbids it. The message says which op, on
+    which line and why. Rewrite that line, or leave it out of the compiled function with
     `torch.compiler.disable`.
     """
 
@@ -208,10 +207,10 @@ class UnsupportedOp(UserError):
 
 
 class SizeUnknown(UserError):
-    """Something of a graph with symbolic sizes needs the value of one of them.
+    """The value of a symbolic size is needed to compile a graph.
 
-    Nobody sees this error: an op whose kernel needs the value is left to ATen, and a graph that
-    cannot be compiled for all sizes at once is compiled for each of them as it comes.
+    You do not see this error: an op whose kernel needs the value is left to ATen, and a graph that
+    cannot be compiled for all sizes at once is compiled for each combination of sizes.
     `litz.explain` says which and why.
     """
 
@@ -226,32 +225,32 @@ class SizeUnknown(UserError):
 class CompileFailed(UserError):
     """A graph could not be compiled, and `on_error="raise"` forbids running it as eager.
 
-    The message names the stage and the line, and the cause is chained. Mend the cause, or set
+    The message names the stage and the line, and the cause is chained. Fix the cause, or set
     `on_error="eager"` (the default) to run such graphs as eager with one warning. An
-    `InternalError` is never wrapped in it: that one is raised as it is.
+    `InternalError` is never wrapped in this error: it is raised as it is.
     """
 
     def __init__(self, stage: str, origin: Origin | None, cause: BaseException) -> None:
         self.stage, self.origin, self.cause = stage, origin, cause
         super().__init__(
-            f"stage {stage!r} could not compile this graph{_where(origin)}: {_told(cause)}\n"
+            f"stage {stage!r} could not compile this graph{_where(origin)}: {_cause_text(cause)}\n"
             'Mend that, or set on_error="eager" to run such graphs as eager.'
         )
         self.__cause__ = cause
 
 
 class CustomPassFailed(UserError):
-    """A graph pass of the user's own raised an exception.
+    """A custom graph pass raised an exception.
 
     `joint_custom_pre_pass`, `post_grad_custom_pre_pass` and their post passes are called with the
-    FX graph and change it in place; `custom_partitioner_fn` gets the joint module and gives a
-    forward and a backward one. The exception that yours raised is chained.
+    FX graph and change it in place; `custom_partitioner_fn` gets the joint module and returns a
+    forward and a backward module. The exception that your function raised is chained.
     """
 
     def __init__(self, name: str, cause: BaseException) -> None:
         self.name, self.cause = name, cause
         super().__init__(
-            f"your graph pass {name!r} raised {_told(cause)}\n"
+            f"your graph pass {name!r} raised {_cause_text(cause)}\n"
             "Mend the pass, or set its flag to None to compile without it."
         )
         self.__cause__ = cause
@@ -260,7 +259,7 @@ class CustomPassFailed(UserError):
 class ParseError(UserError):
     """A text is not a program of the loop IR.
 
-    `litz/ir/text.py` holds the grammar; whatever Litz prints parses again. The message gives the
+    `litz/ir/text.py` has the grammar; everything Litz prints parses again. The message gives the
     line, its text and what was expected there.
     """
 
@@ -278,10 +277,10 @@ class ParseError(UserError):
 class NotFinite(UserError, FloatingPointError):
     """A tensor holds NaN or an infinity, and `nan_asserts` looks for them.
 
-    Each input and each result is checked as soon as it is there, so the message names the first
+    Each input and each result is checked as soon as it exists, so the message names the first
     one, with the ops of its kernel and their lines. Infinities that come from a constant of the
-    program, as those of a mask do, are meant to be there. If an input has some that are, turn
-    `nan_asserts` off.
+    program, such as a mask's, are expected and do not count. If an input is meant to hold some,
+    turn `nan_asserts` off.
     """
 
     def __init__(self, name: str, where: str, nans: int, infinities: int) -> None:
@@ -292,10 +291,10 @@ class NotFinite(UserError, FloatingPointError):
         )
 
 
-class LiveOperand(UserError):
-    """A call that was read from its text has an operand that no text can hold.
+class UnserializableOperand(UserError):
+    """A call that was rebuilt from its text has an operand that text cannot hold.
 
-    A higher-order op is given modules, for instance, which live in the process that made them.
+    For example, the modules that a higher-order op is given live in the process that made them.
     Compile the graph in the process that runs it.
     """
 
@@ -305,10 +304,11 @@ class LiveOperand(UserError):
 
 
 class CudaGraphsRefused(UserError):
-    """A graph cannot be recorded as a CUDA graph, and `triton.require_cudagraphs` wants it to be.
+    """A graph cannot be captured as a CUDA graph, but `triton.require_cudagraphs` demands it.
 
-    The message names each op in the way and its line. Move those ops out of what is compiled, do
-    their work on the GPU, or set `triton.cudagraphs` instead: it records what can be recorded.
+    The message names each op that prevents it, with its line. Move those ops out of the compiled
+    function, do their work on the GPU, or set `triton.cudagraphs` instead: it captures the parts
+    that can be captured.
     """
 
     def __init__(self, reasons: list[str]) -> None:
@@ -320,11 +320,11 @@ class CudaGraphsRefused(UserError):
 
 
 class CaptureFailed(UserError, RuntimeError):
-    """CUDA could not record a graph that nothing seemed to be in the way of.
+    """CUDA failed to capture a graph although no op seemed to prevent it.
 
-    Most often a library call waits for the GPU inside. The error below this one shows the call.
-    Leave it out of what is compiled, register it with the tag `cudagraph_unsafe`, so that the
-    graph is cut around it, or compile without CUDA graphs.
+    Most often a library call inside waits for the GPU. The error below this one shows the call.
+    Leave it out of the compiled function, register it with the tag `cudagraph_unsafe`, so that the
+    graph is split around it, or compile without CUDA graphs.
     """
 
     def __init__(self, why: str) -> None:
@@ -340,7 +340,7 @@ class InputMismatch(UserError):
     """A compiled graph was called with an input that it was not compiled for.
 
     Generated code relies on dtype, shape and strides. torch.compile guards them, so this happens
-    when a compiled graph is called directly or when a guard was removed. Compile again for such
+    only if a compiled graph is called directly or a guard was removed. Compile again for such
     inputs; `size_asserts=False` removes the check and its protection.
     """
 
@@ -355,9 +355,9 @@ class InputMismatch(UserError):
 class FrozenParameterChanged(UserError, RuntimeError):
     """A parameter was changed after a graph had been compiled with `freezing`.
 
-    The graph computes with the values that its parameters had then, so it would go on with those.
-    Compile again after the change (`torch.compiler.reset()` forgets what was compiled), or leave
-    `freezing` off: results then follow every change.
+    The graph computes with the values that its parameters had then, and would ignore the change.
+    Compile again after it (`torch.compiler.reset()` discards compiled code), or leave `freezing`
+    off: results then follow every change.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -372,8 +372,8 @@ class FrozenParameterChanged(UserError, RuntimeError):
 class DiscardedParameter(UserError, RuntimeError):
     """A parameter was used whose memory `freezing_discard_parameters` has freed.
 
-    Its values live on in the compiled graph alone, folded and packed. Load them again from where
-    they came, into a new module, or leave `freezing_discard_parameters` off.
+    Its values exist only in the compiled graph, folded and packed. Load them again from their
+    source, into a new module, or leave `freezing_discard_parameters` off.
     """
 
     def __init__(self, function: str) -> None:
@@ -388,9 +388,9 @@ class DiscardedParameter(UserError, RuntimeError):
 class DriverError(UserError, RuntimeError):
     """The CUDA driver refused a call.
 
-    The code is the driver's own; an illegal address or a failed assertion of any kernel before it
-    is reported by whatever is called next. Run with CUDA_LAUNCH_BLOCKING=1 to find that kernel;
-    `on_error="eager"` and `torch.compiler.disable` leave Litz out of it.
+    The code is the driver's own. An illegal address or a failed assertion in an earlier kernel is
+    reported by the next call, whatever it is. Run with CUDA_LAUNCH_BLOCKING=1 to find that kernel.
+    `on_error="eager"` and `torch.compiler.disable` run the program without Litz's kernels.
     """
 
     def __init__(self, call: str, code: int, text: str) -> None:
@@ -407,26 +407,26 @@ class DriverError(UserError, RuntimeError):
 class VerifyError(InternalError):
     """A stage made a program that breaks a law of the IR.
 
-    `litz/ir/verify.py` states the laws and checks them at each border between stages, so the
-    stage that the error's note names is the one at fault.
+    `litz/ir/verify.py` states the laws and checks them between stages, so the stage that the
+    error's note names is at fault.
     """
 
 
 class PassFailed(InternalError):
-    """One of our own graph passes raised an exception, which is chained."""
+    """One of Litz's own graph passes raised an exception, which is chained."""
 
     def __init__(self, name: str, cause: BaseException) -> None:
         self.name, self.cause = name, cause
-        super().__init__(f"graph pass {name!r} raised {_told(cause)}")
+        super().__init__(f"graph pass {name!r} raised {_cause_text(cause)}")
         self.__cause__ = cause
 
 
 class StageFailed(InternalError):
-    """A stage of the compiler raised an exception that is not ours; it is chained."""
+    """A stage of the compiler raised an exception that is not one of Litz's; it is chained."""
 
     def __init__(self, stage: str, cause: BaseException) -> None:
         self.stage, self.cause = stage, cause
-        super().__init__(f"stage {stage!r} raised {_told(cause)}")
+        super().__init__(f"stage {stage!r} raised {_cause_text(cause)}")
         self.__cause__ = cause
 
 

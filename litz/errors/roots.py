@@ -1,7 +1,7 @@
-"""The roots of all errors: the user's, ours, and the words that several texts share.
+"""The base classes of all errors, and the phrases that several messages share.
 
-In: a sentence. Out: `UserError` or `InternalError`, one of which every error is. Example: the text
-of an `InternalError` ends with what to report.
+In: a sentence. Out: `UserError` or `InternalError`; every error is one of the two. Example: the
+text of an `InternalError` ends with what to report.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Protocol
 _REPORT = "This is a bug in Litz. Please report it with the output of LITZ_DEBUG=5."
 
 
-class Place(Protocol):
-    """Where in the user's program: an op and its line. `ir.program.Origin` is one."""
+class SourceLocation(Protocol):
+    """A place in the user's program: an op and its line. `ir.program.Origin` is one."""
 
     @property
     def op(self) -> str: ...
@@ -22,20 +22,21 @@ class Place(Protocol):
 
 
 class LitzError(Exception):
-    """The root of all of them, to catch whatever Litz says on purpose.
+    """The base class of all errors that Litz raises on purpose.
 
-    It is never raised: catch `UserError` for what you can mend, `InternalError` for what we must.
+    It is never raised itself: catch `UserError` for mistakes that you can fix, `InternalError` for
+    those that we must.
     """
 
 
 class UserError(LitzError):
-    """A mistake in the user's program or settings. Its text says how to mend it."""
+    """A mistake in the user's program or settings. Its text says how to fix it."""
 
 
 class InternalError(LitzError):
     """A mistake in Litz.
 
-    An invariant of the compiler does not hold. Nothing in your program is at fault. By default
+    An invariant of the compiler does not hold; your program is not at fault. By default
     the graph then runs as eager; with `on_error="raise"` you see this error. Report it with the
     output of `LITZ_DEBUG=5`, which prints the program after each stage.
     """
@@ -44,8 +45,8 @@ class InternalError(LitzError):
         super().__init__(f"{message.rstrip()}\n{_REPORT}")
 
 
-def where(place: Place | None, op: str = "") -> str:
-    """` at model.py:12, in aten.add`; the op is left out where the sentence already names it."""
+def where(place: SourceLocation | None, op: str = "") -> str:
+    """` at model.py:12, in aten.add`; without the op if the sentence already names it."""
     if place is None:
         return ""
     line = f" at {place.line}" if place.line else ""
@@ -53,6 +54,6 @@ def where(place: Place | None, op: str = "") -> str:
     return line + ("," if line and name else "") + name
 
 
-def told(cause: BaseException) -> str:
-    """`ValueError: its text`, as a traceback ends."""
+def cause_text(cause: BaseException) -> str:
+    """`ValueError: its text`, like the last line of a traceback."""
     return ": ".join(filter(None, (type(cause).__name__, str(cause).strip())))

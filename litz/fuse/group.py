@@ -1,10 +1,10 @@
 """Grouping: which of the remaining loops become one kernel.
 
 In: loops and extern calls in order. Out: groups in execution order, with a decision for every pair
-that was weighed. A loop joins the group that saves it the most bytes, if it may (`legality`), if
-that pays (`profit`), and if nothing between the two must run first.
+that was considered. A loop joins the group that saves the most bytes, if that is legal (`legality`)
+and pays (`profit`), and if nothing between the two must run first.
 
-Groups run in order of their first loop; a loop may join a group only if all it depends on runs in
+Groups run in order of their first loop. A loop may join a group only if all its dependencies run in
 that group or before it. That one comparison replaces a search for cycles.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from litz.config import Config
+from litz.fuse.anchor import CannotFuse, Group, Member, anchored, is_sequential
 from litz.fuse.legality import Legality
 from litz.fuse.profit import Profit
-from litz.fuse.rows import Group, Member, Misfit, anchored, is_sequential
 from litz.ir.choices import Choices
 from litz.ir.expr import Expr, extent_of
 from litz.ir.patterns import Depthwise
@@ -26,28 +26,28 @@ from litz.ir.program import (
     Loop,
     buffer_bytes,
     read,
-    steps_to_hold,
+    steps_to_prepack,
     written,
 )
 from litz.ir.sizes import used_in
 from litz.target import Target
 
-# Only this many groups that share a read are weighed for one loop: work stays linear in the ops.
-MOST_CANDIDATES = 8
+# Only this many groups that share a read are considered per loop: work stays linear in the ops.
+MAX_CANDIDATES = 8
 
 
 def group_loops(
     body: tuple[Loop | Extern, ...], inputs: set[Buffer], shown: set[Buffer],
     static: frozenset[Buffer], target: Target, config: Config, choices: Choices,
 ) -> tuple[list[Group], list[Decision]]:  # fmt: skip
-    """Walk the steps in order and let each join what it may."""
+    """Walk the steps in order and let each loop join a group."""
     readers: dict[Buffer, set[int]] = defaultdict(set)
     for step in body:
         for buffer in read(step):
             readers[buffer].add(id(step))
     for buffer in (*shown, *inputs):
         readers[buffer].add(id(None))
-    held = {id(step) for step in steps_to_hold(body, static, shown | inputs)}
+    held = {id(step) for step in steps_to_prepack(body, static, shown | inputs)}
     legal = Legality(target, config, choices, readers, inputs)
     grouper = _Grouper(legal, Profit(target, config, choices, held))
     for step in body:
@@ -66,15 +66,15 @@ class _Grouper:
         self.decisions: list[Decision] = []
         self.written_in: dict[Buffer, int] = {}
         self.read_in: dict[Buffer, list[int]] = defaultdict(list)
-        # The last group of small loops alone, by their extents.
+        # The last group that contains only small loops, by their extents.
         self.small_in: dict[tuple[Expr, ...], int] = {}
-        self.told_in: dict[Expr, int] = {}  # the call that tells a size, or last looks at it
+        self.bound_in: dict[Expr, int] = {}  # the call that binds a size, or its last check
 
     def add_extern(self, step: Extern) -> None:
         for binding in step.binds:
-            self.told_in[binding.symbol] = len(self.groups)
-        if step.checks and self.told_in:
-            self.told_in.update(dict.fromkeys(used_in(step), len(self.groups)))
+            self.bound_in[binding.symbol] = len(self.groups)
+        if step.checks and self.bound_in:
+            self.bound_in.update(dict.fromkeys(used_in(step), len(self.groups)))
         self._place(step, Group(len(self.groups), extern=step))
 
     def add_loop(self, loop: Loop) -> None:
@@ -84,8 +84,10 @@ class _Grouper:
             beside = bool(group.writes.intersection(written(loop)))
             small = self._small_group(loop) == group.position
             free = beside or small
-            joined = (None if free else self.profit.too_little(saved)) or self._joined(group, loop)
-            if isinstance(joined, Misfit):
+            joined = (None if free else self.profit.saves_too_little(saved)) or self._joined(
+                group, loop
+            )
+            if isinstance(joined, CannotFuse):
                 self._decide("refused", group, name, joined.reason)
                 continue
             why = "both are small" if small else "aggressive_fusion"
@@ -116,7 +118,7 @@ class _Grouper:
             self.written_in[buffer] = max(group.position, self.written_in.get(buffer, 0))
 
     def _is_small(self, loop: Loop) -> bool:
-        """Whether a kernel of its own would cost more to start than to run."""
+        """Whether a kernel of its own would cost more to launch than to run."""
         fixed = all(extent.is_const for extent in _extents(loop))
         small = fixed and extent_of(loop.axes) <= self.target.small_loop
         return small and not is_sequential(loop)
@@ -125,22 +127,24 @@ class _Grouper:
         return self.small_in.get(_extents(loop)) if self._is_small(loop) else None
 
     def _earliest(self, loop: Loop) -> int:
-        """The first group in which everything this loop needs is there."""
+        """The first group by which all dependencies of this loop are available."""
         needed = [self.written_in[b] for b in read(loop) if b in self.written_in]
         for buffer in written(loop):
-            if buffer in self.written_in:  # what a scatter combines with must be there
+            if buffer in self.written_in:  # a scatter needs the value that it updates
                 needed.append(self.written_in[buffer])
             if buffer in self.inputs:  # an update waits for every reader of the old value, or
-                needed += self.read_in[buffer]  # joins the last of them, if `in_step` lets it
-        if self.told_in:
-            needed += [self.told_in[n] for n in used_in(loop) if n in self.told_in]
+                needed += self.read_in[
+                    buffer
+                ]  # joins the last of them, if `same_index_accesses` lets it
+        if self.bound_in:
+            needed += [self.bound_in[n] for n in used_in(loop) if n in self.bound_in]
         return max(needed, default=0)
 
     def _candidates(self, loop: Loop, earliest: int) -> list[tuple[int, Group]]:
         """Groups that share a buffer with the loop, most bytes saved first."""
         saved: dict[int, int] = defaultdict(int)
         for buffer in read(loop):
-            near = self.read_in[buffer][-MOST_CANDIDATES:]
+            near = self.read_in[buffer][-MAX_CANDIDATES:]
             if buffer in self.written_in:
                 near = [*near, self.written_in[buffer]]
             for position in set(near):
@@ -154,41 +158,41 @@ class _Grouper:
         if small is not None and small >= earliest:
             saved.setdefault(small, 0)
         if self.config.aggressive_fusion:
-            for group in self.groups[max(earliest, len(self.groups) - MOST_CANDIDATES) :]:
+            for group in self.groups[max(earliest, len(self.groups) - MAX_CANDIDATES) :]:
                 if group.extern is None:
                     saved.setdefault(group.position, 0)
-        order = sorted(saved, key=lambda p: (-saved[p], -p))[:MOST_CANDIDATES]
+        order = sorted(saved, key=lambda p: (-saved[p], -p))[:MAX_CANDIDATES]
         return [(saved[p], self.groups[p]) for p in order]
 
-    def _joined(self, group: Group, loop: Loop) -> list[Member] | Misfit:
-        """The members of the kernel, if the loop may join the group and that pays; what is quickly
-        asked comes first."""
+    def _joined(self, group: Group, loop: Loop) -> list[Member] | CannotFuse:
+        """The members of the kernel, if the loop may join the group and that pays; cheap checks
+        come first."""
         legal, profit = self.legal, self.profit
         apart = profit.runs_less_often(group, loop)
         if apart is not None:
             return apart
-        attended = legal.attended(group, loop)
-        if attended is not None:
-            return attended
+        joined_attention = legal.joined_attention(group, loop)
+        if joined_attention is not None:
+            return joined_attention
         apart = profit.too_many_ops(group, loop) or legal.conflict(group, loop)
         apart = apart or profit.too_many_arrays(group, loop)
         whole = apart or legal.whole_rows(group, loop)
-        if isinstance(whole, Misfit):
+        if isinstance(whole, CannotFuse):
             return whole
         among = any(map(self._is_special, (*group.loops, loop)))
-        apart = profit.joins_product(group, loop, whole) if among else None
+        apart = profit.refuses_gemm(group, loop, whole) if among else None
         divided = apart or legal.members(group, loop, whole)
-        if isinstance(divided, Misfit):
+        if isinstance(divided, CannotFuse):
             return divided
         members, outer = divided
-        if any(map(legal.in_blocks, group.loops)):
+        if any(map(legal.is_blocked_gemm, group.loops)):
             apart = profit.stored_across(members[-1])
         if whole:
-            return apart or profit.pays_whole(members, group.members) or members
-        return apart or profit.pays(members, extent_of(outer)) or members
+            return apart or profit.refuses_gemm_rows(members, group.members) or members
+        return apart or profit.refuses_rows(members, extent_of(outer)) or members
 
     def _is_special(self, loop: Loop) -> bool:
-        return isinstance(loop.pattern, Depthwise) or self.legal.in_blocks(loop)
+        return isinstance(loop.pattern, Depthwise) or self.legal.is_blocked_gemm(loop)
 
 
 def _extents(loop: Loop) -> tuple[Expr, ...]:

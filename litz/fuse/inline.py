@@ -1,13 +1,13 @@
-"""Producer into consumer: a pointwise value is computed where it is read, not stored.
+"""Producer into consumer: a pointwise value is recomputed where it is read, not stored.
 
-In: a `LoopProgram`. Out: the loops that remain, with the values of the others written into them,
-and a decision for each. Example:
+In: a `LoopProgram`. Out: the remaining loops, with the values of the others written into them, and
+a decision for each. Example:
 
     t0[i0] = exp(x[i0]);  y[i0] = t0[i0] + 1.0   ->   y[i0] = exp(x[i0]) + 1.0
 
-Deciding goes backwards (a reader's fate is known before its producer's), substituting forwards
-(a producer's final value is known before its reader's). Axes are named by position, so reading at
-one's own position substitutes nothing: a chain of n ops costs n.
+Decisions run backwards (a reader is decided before its producer), substitutions forwards (a
+producer's final value is known before its reader's). Axes are named by position, so a read at the
+same position substitutes nothing: a chain of n ops costs n.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from litz.config import Config
-from litz.fuse.cost import HEAVY, cost_of, heaviest
-from litz.fuse.prologues import STORED, Prologues, Verdicts, rounded
-from litz.fuse.walked import checks_of, unrolled, walked
+from litz.fuse.cost import EXPENSIVE_OP, cost_of, max_op_cost
+from litz.fuse.index_coverage import checks_of, unrolled, walked
+from litz.fuse.prologues import STORED, Prologues, Verdicts, round_operands
 from litz.ir.attention import attention_of, walk_of
 from litz.ir.choices import NO_CHOICES, Choices
 from litz.ir.expr import Expr, walk
@@ -38,38 +38,38 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.recognise import recognised
-from litz.ir.stored import value_at, with_producers
+from litz.ir.store_forwarding import forward_stores, value_at
 from litz.target import Target
 
-# A load in one's own cache costs about this many additions: cheaper values are always recomputed.
-CHEAP = 6
-# A division or a root costs a few additions at once and many in a row: they keep one unit busy.
+# A load from L1 costs about this many additions: cheaper values are always recomputed.
+RECOMPUTE_COST = 6
+# A division or a root costs a few additions alone and many in a row: they keep one unit busy.
 DIVISION = 4
-OFTEN = 8
-# More copies of a value than this are only worth it if it is cheap.
-MOST_SITES = 4
-# Bytes of a value made of parameters that are worth keeping: a vector of numbers a channel.
-SMALL = 1 << 18
-# (the loop that finally computes the value, the index it is read at there; () is one's own)
+MANY_REPEATS = 8
+# More copies of a value than this pay only if it is cheap.
+MAX_SITES = 4
+# The largest value made of parameters that is kept: a vector with one number per channel.
+MAX_HOISTED_BYTES = 1 << 18
+# (the loop that finally computes the value, the loads it is read through; () is the same position)
 Site = tuple[int, tuple[Expr, ...]]
 
 
 @dataclass
 class _Value:
-    """What is known of one producer while deciding."""
+    """The facts about one producer while deciding."""
 
     sites: set[Site] = field(default_factory=set)
-    repeats: int = 1  # times the value is computed for each of its elements
-    cost_again: int = 0  # cost of the chain below it that is already computed more than once
-    # Its own axes that some site reads at an index which has to be checked.
+    repeats: int = 1  # how often the value is computed for each of its elements
+    cost_again: int = 0  # its cost and that of the readers that are already computed twice
+    # Its own axes that some site reads at an index which must be checked.
     checked: set[Expr] = field(default_factory=set)
-    # For each site, which of its own axes are walked whole there.
+    # For each site, which of its own axes are covered completely there.
     walks: set[frozenset[Expr]] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
 class Inlined:
-    """The steps that remain, in order, and why each producer went or stayed."""
+    """The steps that remain, in order, and why each producer was inlined or not."""
 
     body: tuple[Loop | Extern, ...]
     decisions: tuple[Decision, ...]
@@ -94,28 +94,28 @@ class _Inliner:
         self.inlined: set[int] = set()
         self.dead: set[int] = set()
         self.size: dict[int, int] = defaultdict(lambda: 1)  # ops that end up in each loop
-        self.streams: dict[int, set[Buffer]] = {}  # the long arrays that each loop walks so far
+        self.streams: dict[int, set[Buffer]] = {}  # the long arrays that each loop reads so far
         self.writers: dict[Buffer, list[int]] = defaultdict(list)
         self.readers: dict[Buffer, list[int]] = defaultdict(list)
         self.kept: set[Buffer] = set()
-        self.static = set(program.static)  # and what is made of it alone
-        # The axes that checks depend on, by the buffer whose values make them.
+        self.static = set(program.static)  # and values made of it alone
+        # Buffer -> the axes that each check in its values depends on.
         self.checks: dict[Buffer, set[frozenset[Expr]]] = {}
         for step in program.body:
             if isinstance(step, Loop) and self._is_static(step):
                 self.static.update(written(step))
             if isinstance(step, Loop) and (made := checks_of(step.stores[0])):
                 self.checks[step.stores[0].buffer] = made
-        self.products = {
+        self.gemms = {
             position for position, step in enumerate(program.body)
             if isinstance(step, Loop) and isinstance(step.pattern, Gemm | Depthwise)
         }  # fmt: skip
-        # What attention reads as query, key or value, and along which axes it walks there.
-        self.attended: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
+        # The buffers that attention reads as query, key or value, and along which axes.
+        self.attention_reads: dict[Buffer, list[tuple[Expr, Axes]]] = defaultdict(list)
         for step in program.body:
             found = attention_of(step) if isinstance(step, Loop) else None
             for node, along in found.walked if found is not None else ():
-                self.attended[node.buffer].append((node, along))
+                self.attention_reads[node.buffer].append((node, along))
         for position, step in enumerate(program.body):
             for buffer in read(step):
                 self.readers[buffer].append(position)
@@ -159,7 +159,7 @@ class _Inliner:
                     self.streams[root] = self._streams_with(root, step)
                 where = f"computed at {len(value.sites)} site(s)"
                 if self.prologues.get(target, "") is None:
-                    where = "the product that reads it computes it (prologue_fusion)"
+                    where = "the gemm that reads it computes it (prologue_fusion)"
                 self._record("inlined", step, value, where)
             else:
                 self._record("refused", step, value, reason)
@@ -170,7 +170,7 @@ class _Inliner:
         self.decisions.append(Decision(action, step.stores[0].buffer.name, names, reason))
 
     def _collect(self, step: Loop, values: dict[int, _Value]) -> _Value:
-        """Where this value would be computed if it were written into all its readers."""
+        """Where this value would be computed if it were inlined into all its readers."""
         target = step.stores[0].buffer
         own_place = step.stores[0].index
         result = _Value()
@@ -190,7 +190,7 @@ class _Inliner:
                 aligned = node.index == own_place and node.guard is None
                 for root, place in onward:
                     result.sites.add((root, place if aligned else (*place, node)))
-                made = () if inside else consumer.stores[0].index  # checks that are made anyway
+                made = () if inside else consumer.stores[0].index  # checks that run anyway
                 outside = values[reader].checked if inside else set()
                 result.checked |= _checked_axes(own_place, node, outside, made)
                 repeats = _repeats(node, consumer) * (values[reader].repeats if inside else 1)
@@ -201,26 +201,26 @@ class _Inliner:
         return result
 
     def _refusal(self, step: Loop, value: _Value) -> str | None:
-        """Why the value is stored instead; None if it is written into its readers."""
+        """Why the value is stored instead; None if it is inlined into its readers."""
         reason = self._must_be_stored(step)
         if reason is not None:
             return reason
         store = step.stores[0]
         if not value.sites:
             return "nothing reads it"
-        if any(root in self.products for root, _ in value.sites):
+        if any(root in self.gemms for root, _ in value.sites):
             apart = self.prologues.get(store.buffer, STORED)
-            alone = all(root in self.products for root, _ in value.sites)
-            dear = self._too_many_ops(value) if alone else self._unprofitable(step, value)
-            return apart or dear or self._illegal(step, value)
-        if not self._may_be_attended(store):
+            alone = all(root in self.gemms for root, _ in value.sites)
+            expensive = self._too_many_ops(value) if alone else self._unprofitable(step, value)
+            return apart or expensive or self._illegal(step, value)
+        if not self._attention_may_read(store):
             return "attention reads its operands from memory"
-        if self._is_made_once(step, value):
+        if self._is_hoisted(step, value):
             return "it is made of parameters alone, once and not at each call"
         return self._unprofitable(step, value) or self._illegal(step, value)
 
     def _must_be_stored(self, step: Loop) -> str | None:
-        """Why a value has to be in memory, wherever it is read."""
+        """Why a value must be in memory, wherever it is read."""
         store = step.stores[0]
         if store.buffer in self.inputs:
             return "it updates an input"
@@ -232,38 +232,41 @@ class _Inliner:
             return "it is a reduction"
         return None
 
-    def _is_made_once(self, step: Loop, value: _Value) -> bool:
-        """Whether a small value is held from call to call, if it is not written into its readers,
-        of which some run at each call. A mere copy is read where it comes from."""
+    def _is_hoisted(self, step: Loop, value: _Value) -> bool:
+        """Whether a small value made of parameters is prepacked rather than inlined into readers
+        that run at each call. A plain copy is not: readers read its source."""
         if not self.config.cpp.weight_prepack:
-            return False  # nothing is held
-        small = buffer_bytes(step.stores[0].buffer) <= SMALL and cost_of(step.stores[0].value) > 0
+            return False  # nothing is prepacked
+        small = (
+            buffer_bytes(step.stores[0].buffer) <= MAX_HOISTED_BYTES
+            and cost_of(step.stores[0].value) > 0
+        )
         readers = {self.body[root] for root, _ in value.sites}
         return small and self._is_static(step) and not all(map(self._is_static, readers))
 
     def _is_static(self, step: Loop | Extern) -> bool:
         return bool(self.static) and self.static.issuperset(read(step))
 
-    def _may_be_attended(self, store: Store) -> bool:
-        """Of a copy, attention reads the source, if that lies at even strides as well."""
+    def _attention_may_read(self, store: Store) -> bool:
+        """Attention may read the source of a copy, if that has constant strides as well."""
         sources = []
-        for node, along in self.attended.get(store.buffer, ()):
+        for node, along in self.attention_reads.get(store.buffer, ()):
             source = value_at(store, node)
             if source.op != "load" or source.guard is not None or walk_of(source, along) is None:
                 return False
             sources.append((source, along))
         for source, along in sources:
-            self.attended[source.buffer].append((source, along))
+            self.attention_reads[source.buffer].append((source, along))
         return True
 
     def _unprofitable(self, step: Loop, value: _Value) -> str | None:
-        """Why storing it is quicker than computing it where it is read."""
+        """Why storing it is cheaper than recomputing it where it is read."""
         config = self.config
         cost = cost_of(step.stores[0].value)
         reads = len(loads(step.stores[0].value))
         if cost == 0 and reads == 0:
-            return None  # a constant or a ramp costs nothing anywhere
-        heavy = heaviest(step.stores[0].value) >= HEAVY
+            return None  # a constant or an index range costs nothing
+        heavy = max_op_cost(step.stores[0].value) >= EXPENSIVE_OP
         if len(value.sites) > 1:
             if _whole_reads(step) > 1:
                 return "reading it back moves fewer bytes than reading its operands again"
@@ -271,20 +274,20 @@ class _Inliner:
                 return f"recomputing it at {len(value.sites)} sites costs more than storing it"
             if value.cost_again > config.realize_opcount_threshold:
                 return "the chain recomputed at several sites exceeds realize_opcount_threshold"
-            many = len(value.sites) > MOST_SITES and cost > CHEAP
+            many = len(value.sites) > MAX_SITES and cost > RECOMPUTE_COST
             if reads > config.realize_reads_threshold or many:
                 return "recomputing its reads at several sites exceeds realize_reads_threshold"
-        divides = heaviest(step.stores[0].value) >= DIVISION and value.repeats >= OFTEN
-        dear = cost > CHEAP or divides
-        if self.target.computes_beside_loads and cost <= HEAVY:
-            dear = False
-        if value.repeats > 1 and (heavy or dear):
+        divides = max_op_cost(step.stores[0].value) >= DIVISION and value.repeats >= MANY_REPEATS
+        expensive = cost > RECOMPUTE_COST or divides
+        if self.target.hides_compute_behind_loads and cost <= EXPENSIVE_OP:
+            expensive = False
+        if value.repeats > 1 and (heavy or expensive):
             return f"it would be computed {value.repeats} times for each element"
         large = self._too_many_ops(value)
         if large is not None:
             return large
         walked = max((len(self._streams_with(root, step)) for root, _ in value.sites), default=0)
-        if walked > self.target.streams:
+        if walked > self.target.max_load_streams:
             return f"{walked} arrays walked at once push each other out of the cache"
         return None
 
@@ -295,7 +298,7 @@ class _Inliner:
         return None
 
     def _streams_with(self, root: int, step: Loop) -> set[Buffer]:
-        """The long arrays that a loop walks if it computes the result of another itself."""
+        """The long arrays that a loop reads if it recomputes the result of another."""
         before = self.streams.get(root) or self._streams_of(self.body[root])
         return before - {step.stores[0].buffer} | self._streams_of(step)
 
@@ -303,8 +306,8 @@ class _Inliner:
         return {b for b in read(step) if self.target.is_stream(buffer_bytes(b))}
 
     def _illegal(self, step: Loop, value: _Value) -> str | None:
-        """Why it may not be computed where it is read: an input that is updated in place is read
-        before that, nothing traps that eager does not run, and each check of eager is made."""
+        """Why it may not be recomputed where it is read. A read of an input must stay before its
+        in-place update, nothing may trap that eager does not run, and eager's checks must run."""
         for node in loads(step.stores[0].value):
             updates = [w for w in self.writers[node.buffer] if node.buffer in self.inputs]
             if not updates:
@@ -343,25 +346,25 @@ class _Inliner:
             for buffer in used:
                 origins.update(dict.fromkeys(finals[buffer][1]))
             memo: dict[Expr, Expr] = {}
-            value = with_producers(store.value, finals, memo)
-            index = tuple(with_producers(i, finals, memo) for i in store.index)
+            value = forward_stores(store.value, finals, memo)
+            index = tuple(forward_stores(i, finals, memo) for i in store.index)
             final = replace(store, index=index, value=value)
-            # The producers' lines come first; a kernel names at most the last few dozen.
+            # The producers' origins come first; a kernel keeps at most the last few dozen.
             ordered = tuple(reversed(list(origins)))[-64:]
             if position in self.inlined:
                 finals[store.buffer] = (final, ordered)
             else:
                 made = replace(step, stores=(final,), origins=ordered)
-                # What is spelt by hand may be a product only now, with its factors in it.
+                # A sum of products may be recognised as a GEMM only now, with its factors inlined.
                 made = recognised(made) if used else made
-                result.append(rounded(made) if self.prologues and used else made)
+                result.append(round_operands(made) if self.prologues and used else made)
         return result
 
 
 def _walks(
     place: tuple[Expr, ...], nodes: list[Expr], whole: set[frozenset[Expr]]
 ) -> set[frozenset[Expr]]:
-    """The axes of a value that each of its loads walks whole, or all of them together do."""
+    """The axes of a value that each of its loads covers, alone or together with the others."""
     together = unrolled(place, nodes)
     none: frozenset[Expr] = frozenset()
     return {
@@ -370,7 +373,7 @@ def _walks(
 
 
 def _repeats(node: Expr, consumer: Loop) -> int:
-    """How often one element is read; axes that do not matter and run innermost cost nothing."""
+    """How often one element is read; unused innermost axes do not count."""
     order = [*memory_order(consumer), *consumer.reduced]
     used: frozenset[Expr] = (
         frozenset().union(*(i.axes for i in node.index)) if node.index else (frozenset())
@@ -385,7 +388,7 @@ def _repeats(node: Expr, consumer: Loop) -> int:
 
 
 def memory_order(loop: Loop) -> list[Expr]:
-    """The parallel axes as the result lies in memory, which is how they will run."""
+    """The parallel axes in the memory order of the result, in which they will run."""
     store = loop.stores[0]
     step = {
         i: s.hint for i, s in zip(store.index, store.buffer.strides, strict=True) if i.op == "axis"
@@ -394,7 +397,7 @@ def memory_order(loop: Loop) -> list[Expr]:
 
 
 def _whole_reads(step: Loop) -> int:
-    """Operands as large as the result: what computing it again reads again."""
+    """The number of operands as large as the result: recomputing it reads them again."""
     axes = frozenset(step.axes)
     return sum(
         not axes - frozenset().union(*(i.axes for i in node.index))
@@ -417,8 +420,8 @@ def _may_trap(value: Expr) -> bool:
 def _checked_axes(
     place: tuple[Expr, ...], node: Expr, outside: set[Expr], made: tuple[Expr, ...]
 ) -> set[Expr]:
-    """The axes of a stored value that a load fills with an index that has to be checked, and is not
-    among those that are `made`."""
+    """The axes of a stored value that a load indexes with a checked index, other than those that
+    are checked in `made`."""
     known = {n for n in walk(*made) if n.op == "check_index"}
 
     def is_checked(index: Expr) -> bool:

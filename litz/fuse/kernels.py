@@ -1,18 +1,18 @@
 """Kernels: a group of loops written as phases over shared rows.
 
-In: the members of a group, and the buffers that others still need. Out: a `Kernel`. Loops that may
-run side by side share a phase; a loop that needs a finished reduction comes in a later one. What
-passes between phases and nowhere else becomes scratch; what passes inside a phase stays in
-registers. Example: softmax is three phases over a row: its maximum, the exponentials with their
-sum, the quotients.
+In: the members of a group, and the buffers that are read outside. Out: a `Kernel`. Loops that may
+run together share a phase; a reader of a finished reduction comes in a later one. A buffer that
+only phases of this kernel use becomes scratch; a value used inside one phase stays in registers.
+Example: softmax is three phases over a row: its maximum, the exponentials with their sum, the
+quotients.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from litz.fuse.rounding import kept_bits
-from litz.fuse.rows import Member, Misfit, common_outer, is_sequential, places_of
+from litz.fuse.anchor import CannotFuse, Member, common_outer, is_sequential, places_of
+from litz.fuse.rounding import drop_round_trips
 from litz.ir.expr import (
     Expr,
     apply,
@@ -30,24 +30,24 @@ from litz.rewrite import Simplifier
 
 
 @dataclass
-class _Piece:
-    """One loop in the kernel's axes."""
+class _PlacedLoop:
+    """One loop in terms of the kernel's axes."""
 
     store: Store
     inner: tuple[Expr, ...]
     reduces: bool
-    summed: tuple[Expr, ...] = ()  # of a product, whose columns are the inner axes
+    summed: tuple[Expr, ...] = ()  # the reduced axes of a GEMM, whose columns are the inner axes
     level: int = 0
-    along: bool = False  # with the product: it is one, or works on its elements one by one
+    along: bool = False  # in the GEMM's phase: it is the GEMM or part of its elementwise epilogue
 
 
 def make_kernel(
     members: list[Member], needed: set[Buffer], simplifier: Simplifier, name: str
 ) -> Kernel:
-    """Phases, scratch and forwarding for one group."""
+    """Phases, scratch and store forwarding for one group."""
     outer = common_outer(members)
-    assert not isinstance(outer, Misfit), outer.reason
-    pieces = [_piece(m, outer) for m in members]
+    assert not isinstance(outer, CannotFuse), outer.reason
+    pieces = [_placed(m, outer) for m in members]
     _assign_levels(pieces)
     phases = _phases(pieces)
     phases, scratch = _make_local(phases, outer, needed, _operands(pieces))
@@ -58,20 +58,20 @@ def make_kernel(
     return Kernel(name, outer, tuple(phases), scratch, tuple(origins))
 
 
-def around_product(members: list[Member]) -> list[str]:
-    """Where each member runs, as seen from the product among them: "before" it, "along" with it, or
-    "behind" it, when whole rows of it are there."""
+def placed_around_gemm(members: list[Member]) -> list[str]:
+    """Where each member runs relative to the GEMM among them: "before" it, "along" with it as an
+    elementwise epilogue, or "behind" it, on whole rows."""
     outer = common_outer(members)
-    assert not isinstance(outer, Misfit), outer.reason
-    pieces = [_piece(m, outer) for m in members]
+    assert not isinstance(outer, CannotFuse), outer.reason
+    pieces = [_placed(m, outer) for m in members]
     _assign_levels(pieces)
     level = next(p.level for p in pieces if p.summed)
     return ["along" if p.along else "behind" if p.level > level else "before" for p in pieces]
 
 
 def attention_kernel(loops: list[Loop], simplifier: Simplifier | None, name: str) -> Kernel:
-    """Attention and, beside it, the logarithms of its sums: these have no width, so that all places
-    of a row's width store the same number."""
+    """Attention and, beside it, its row logsumexp. The latter has no width axis, so every position
+    of a row's width stores the same number."""
     first, *others = loops
     stores = (first.stores[0], *(replace(o.stores[0], mode="put") for o in others))
     phase = Phase(first.reduced, True, stores)
@@ -80,7 +80,7 @@ def attention_kernel(loops: list[Loop], simplifier: Simplifier | None, name: str
     return Kernel(name, first.axes, tuple(phases), (), origins)
 
 
-def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:
+def _placed(member: Member, outer: tuple[Expr, ...]) -> _PlacedLoop:
     places = places_of(member, outer)
     store = member.loop.stores[0]
     memo: dict[Expr, Expr] = {}
@@ -91,15 +91,15 @@ def _piece(member: Member, outer: tuple[Expr, ...]) -> _Piece:
     )
     inner = tuple(places[a] for a in member.inner if a not in member.summed)
     summed = tuple(places[a] for a in member.summed)
-    return _Piece(moved, inner, is_sequential(member.loop) and not summed, summed)
+    return _PlacedLoop(moved, inner, is_sequential(member.loop) and not summed, summed)
 
 
-def _assign_levels(pieces: list[_Piece]) -> None:
-    """A reader of a finished reduction, or of another column of its row, waits one level. What
-    works on the elements of a product one by one goes along with it; all else waits."""
+def _assign_levels(pieces: list[_PlacedLoop]) -> None:
+    """A reader of a finished reduction, or of another column of its row, is one level later. An
+    elementwise epilogue of a GEMM runs along with it; all other readers wait."""
     makers = {p.store.buffer: p for p in pieces}
     for piece in pieces:
-        along: set[int] = set()  # levels of the product it might go along with
+        along: set[int] = set()  # levels of GEMMs that it might run along with
         for node in loads(piece.store.value, *piece.store.index):
             maker = makers.get(node.buffer)
             if maker is None or maker is piece:
@@ -115,16 +115,16 @@ def _assign_levels(pieces: list[_Piece]) -> None:
             piece.along = bool(piece.summed)
 
 
-# Where a piece runs: its level, whether it goes along with a product, its window, its inner axes.
+# Where a loop runs: its level, whether along with a GEMM, its segment number, its inner axes.
 _Place = tuple[int, bool, int, tuple[Expr, ...]]
 
 
-def _phases(pieces: list[_Piece]) -> list[Phase]:
-    """Pieces of one level over the same inner axes run in one loop nest. But windows on one buffer
-    run one after the other, so that a row is written from its first line to its last, unless they
-    read the same elements: those are then read once. A product comes last of its level. What
-    updates a buffer waits for all that read it as it was."""
-    shared: dict[_Place, list[_Piece]] = {}
+def _phases(pieces: list[_PlacedLoop]) -> list[Phase]:
+    """Loops of one level over the same inner axes run in one loop nest. Segments of one buffer run
+    one after the other, so that a row is written from start to end, unless they read the same
+    elements, which are then read once. A GEMM comes last of its level. A loop that updates a buffer
+    waits for all readers of the old value."""
+    shared: dict[_Place, list[_PlacedLoop]] = {}
     windows: dict[Buffer, int] = {}
     reading: dict[Buffer, tuple[int, bool, int]] = {}  # the last nest so far that reads a buffer
     for piece in pieces:
@@ -142,21 +142,21 @@ def _phases(pieces: list[_Piece]) -> list[Phase]:
     return [_phase(inner, group) for (*_, inner), group in ordered]
 
 
-def _phase(inner: tuple[Expr, ...], group: list[_Piece]) -> Phase:
+def _phase(inner: tuple[Expr, ...], group: list[_PlacedLoop]) -> Phase:
     stores = _forwarded([p.store for p in group])
     summed = next((p.summed for p in group if p.summed), ())
     return Phase(inner, any(p.reduces for p in group), stores, summed)
 
 
-def _reads_same(piece: _Piece, other: _Piece) -> bool:
-    """Whether two pieces read some element of each turn alike."""
+def _reads_same(piece: _PlacedLoop, other: _PlacedLoop) -> bool:
+    """Whether two loops read some element at the same time in each iteration."""
     inner = frozenset(piece.inner)
     own = {node for node in loads(piece.store.value) if node.axes & inner}
     return any(node in own for node in loads(other.store.value))
 
 
 def _forwarded(stores: list[Store]) -> tuple[Store, ...]:
-    """Inside a phase a stored value is used directly: no load reads it back."""
+    """Store forwarding: inside a phase a stored value is used directly, not loaded again."""
     known: dict[tuple[Buffer, tuple[Expr, ...]], Expr] = {}
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
@@ -169,7 +169,7 @@ def _forwarded(stores: list[Store]) -> tuple[Store, ...]:
     result = []
     for store in stores:
         value = transform(store.value, change)
-        index = tuple(transform(i, change) for i in store.index)  # of a scatter it may hold loads
+        index = tuple(transform(i, change) for i in store.index)  # a scatter's may contain loads
         result.append(replace(store, index=index, value=value))
         if not store.scatters:
             known[store.buffer, store.index] = value
@@ -184,19 +184,19 @@ class _Row:
     dims: tuple[int, ...]
 
     def index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Rows were checked to agree, so only the dimensions inside the row are left."""
+        """Rows were checked to agree, so only the dimensions inside the row remain."""
         return tuple(index[d] for d in self.dims)
 
 
-def _operands(pieces: list[_Piece]) -> set[Buffer]:
-    """What products read, as it is: instructions want halves and bytes."""
+def _operands(pieces: list[_PlacedLoop]) -> set[Buffer]:
+    """The buffers that GEMMs read, which keep their dtype: instructions take halves and bytes."""
     return {n.buffer for p in pieces if p.summed for n in loads(p.store.value)}
 
 
 def _make_local(
     phases: list[Phase], outer: tuple[Expr, ...], needed: set[Buffer], operands: set[Buffer]
 ) -> tuple[list[Phase], tuple[Buffer, ...]]:
-    """Buffers that nobody outside reads become scratch of one row, or vanish."""
+    """Buffers that nothing outside reads become scratch of one row, or vanish."""
     read_later: set[Buffer] = set()
     for phase in phases:
         for store in phase.stores:
@@ -216,7 +216,7 @@ def _make_local(
 
 
 def _row(store: Store, outer: tuple[Expr, ...], as_is: bool) -> _Row:
-    """Halves stay wide: a value that never leaves the kernel is never rounded."""
+    """Halves are stored wide: a value that never leaves the kernel is not rounded."""
     dims = tuple(d for d, i in enumerate(store.index) if i.axes - set(outer))
     shape = tuple(store.buffer.shape[d] for d in dims)
     name, dtype = f"{store.buffer.name}_row", store.buffer.dtype
@@ -246,9 +246,9 @@ def _localised(store: Store, local: dict[Buffer, _Row]) -> Store:
 
 
 def _simplified(phases: list[Phase], simplifier: Simplifier) -> list[Phase]:
-    """Value rules over every store, after forwarding has brought producers and readers together."""
+    """Value rules over every store, now that forwarding has joined producers and readers."""
 
     def simplified(store: Store) -> Store:
-        return replace(store, value=kept_bits(simplifier(store.value)))
+        return replace(store, value=drop_round_trips(simplifier(store.value)))
 
     return [replace(phase, stores=tuple(map(simplified, phase.stores))) for phase in phases]

@@ -1,14 +1,14 @@
 """Rounding: which values of half types are rounded wherever they are computed, as in eager.
 
-In: loops. Out: the same loops, some of whose stores round for good. A half is computed in f32, and
-its rounding (`narrow`) is dropped where the value stays inside a kernel. That is right only if
-nobody can tell: a value that two loops read, or that a loop reads and the caller or an op of ATen
-sees, would be rounded for one reader and not for the other; and a comparison or a floor turns the
-difference of a rounding into another result. Those keep it. Example, bf16, of two readers of t0:
+In: loops. Out: the same loops, some with stores that always round. A half is computed in f32, and
+its rounding (`narrow`) is dropped where the value stays inside a kernel. That is right only if it
+cannot be noticed. A value that two loops read, or one loop and the caller or an ATen op, would be
+rounded for one reader and not for the other; a comparison or a floor turns a rounding difference
+into another result. Such values keep their rounding. Example, bf16, with two readers of t0:
 
     t0[i0] = narrow.bf16(x[i0] * f32(0.3))   ->   t0[i0] = cast.bf16(x[i0] * f32(0.3))
 
-And what is only copied is not converted at all (`kept_bits`).
+A value that is only copied is not converted at all (`drop_round_trips`).
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
-from litz.ir.dtypes import EIGHTHS
+from litz.ir.dtypes import FP8_DTYPES
 from litz.ir.expr import Expr, apply, cast, const, rebuild, walk
 from litz.ir.program import Buffer, Extern, Loop, exprs_of, loads, read, written
 
 Body = tuple[Loop | Extern, ...]
 
-# Ops that jump: where an operand differs by a rounding, the result may differ by any amount.
-JUMPS = frozenset(
+# Discontinuous ops: if an operand differs by a rounding, the result may differ by any amount.
+DISCONTINUOUS = frozenset(
     {
         *("eq", "ne", "lt", "le", "gt", "ge", "floor", "ceil", "trunc", "round", "sign"),
         *("floordiv", "truncdiv", "mod", "remainder", "fmod"),
     }
 )
-PLACES = ("argmax", "argmin")  # reductions and scans that tell where an extreme stands
+PLACES = ("argmax", "argmin")  # reductions and scans that return the position of an extreme
 
 
-def settle_roundings(body: Body, seen: Collection[Buffer]) -> Body:
-    """Round for good what several read, and what ops that jump read. `seen` are the buffers that
+def keep_roundings(body: Body, seen: Collection[Buffer]) -> Body:
+    """Always round values with several readers or a discontinuous one. `seen` are the buffers that
     the caller sees."""
     halves = {b for step in body for b in written(step) if b.dtype.is_half}
     if not halves:
         return body
-    settled = _read_twice(body, seen) | _read_by_jumps(body)
+    settled = _read_twice(body, seen) | _read_by_discontinuous(body)
     result: list[Loop | Extern] = []
-    for step in reversed(body):  # a copy of a settled value is made of settled values
+    for step in reversed(body):  # a copy of a rounded value needs a rounded source
         if isinstance(step, Loop) and any(s.buffer in settled for s in step.stores):
-            stores = tuple(replace(s, value=rounded(s.value)) for s in step.stores)
+            stores = tuple(replace(s, value=keep_rounding(s.value)) for s in step.stores)
             copied = (node for s in step.stores for node in _choices(s.value))
             settled.update(node.buffer for node in copied if node.op == "load")
             step = step if stores == step.stores else replace(step, stores=stores)
@@ -51,9 +51,8 @@ def settle_roundings(body: Body, seen: Collection[Buffer]) -> Body:
     return tuple(reversed(result))
 
 
-def rounded(value: Expr) -> Expr:
-    """narrow(v) -> cast(v), also where a value is chosen between several: rules drop the first
-    inside a kernel, never the second."""
+def keep_rounding(value: Expr) -> Expr:
+    """narrow(v) -> cast(v), also under `where`: rules drop a narrow in a kernel, never a cast."""
     done: dict[Expr, Expr] = {}
     for node in _choices(value):
         if node.op == "where":
@@ -65,11 +64,11 @@ def rounded(value: Expr) -> Expr:
     return done[value]
 
 
-def kept_bits(value: Expr) -> Expr:
-    """narrow(where(c, cast(x), y)) -> where(c, x, narrow(y)): a stored value without the way there
-    and back of elements that are only chosen. It would make another NaN of some, and the program
-    may have looked at integers as halves. For values as they are stored: further inside a kernel
-    a half is wide. (Triton has no constants of eight bits: choices with such are left alone.)"""
+def drop_round_trips(value: Expr) -> Expr:
+    """narrow(where(c, cast(x), y)) -> where(c, x, narrow(y)): elements that are only selected are
+    not widened and rounded again. That would change the bits of some NaNs, and the program may have
+    reinterpreted integers as halves. Only for stored values: inside a kernel a half is wide.
+    (Triton has no 8-bit float constants: values that select one are left alone.)"""
     if value.op not in ("narrow", "cast") or not value.dtype.is_narrow:
         return value
     (root,), done = value.args, dict[Expr, Expr]()
@@ -85,7 +84,7 @@ def kept_bits(value: Expr) -> Expr:
             done[node] = apply("where", node.args[0], *(done[a] for a in inside))
         elif node.op == "cast" and node.args[0].dtype is value.dtype:
             done[node], copies = node.args[0], True
-        elif node.is_const and value.dtype in EIGHTHS:
+        elif node.is_const and value.dtype in FP8_DTYPES:
             return value
         elif node.is_const:
             done[node] = const(node.attr, value.dtype)
@@ -100,8 +99,8 @@ def _widens(node: Expr) -> bool:
 
 
 def _choices(value: Expr) -> list[Expr]:
-    """What a value may be a copy of, then each choice between them, and last itself; widened
-    values are copies as well."""
+    """The values that `value` may be a copy of, then each `where` between them, and last itself;
+    widened values count as copies."""
     found: dict[Expr, None] = {}
     stack = [value]
     while stack:
@@ -120,18 +119,18 @@ def _read_twice(body: Body, seen: Collection[Buffer]) -> set[Buffer]:
     return {b for b, count in readers.items() if count + (b in seen) > 1}
 
 
-def _read_by_jumps(body: Body) -> set[Buffer]:
+def _read_by_discontinuous(body: Body) -> set[Buffer]:
     found: set[Buffer] = set()
     for step in body:
         if isinstance(step, Loop) and any(b.dtype.is_float for b in read(step)):
-            jumps = [node for node in walk(*exprs_of(step)) if _jumps(node)]
+            jumps = [node for node in walk(*exprs_of(step)) if _is_discontinuous(node)]
             found.update(n.buffer for n in loads(*(a for node in jumps for a in node.args)))
     return found
 
 
-def _jumps(node: Expr) -> bool:
+def _is_discontinuous(node: Expr) -> bool:
     if node.op in ("reduce", "scan"):
         return (node.attr[0] if node.op == "reduce" else node.attr) in PLACES
     if node.op == "cast":
         return node.args[0].dtype.is_float and not node.dtype.is_float
-    return node.op in JUMPS and node.args[0].dtype.is_float
+    return node.op in DISCONTINUOUS and node.args[0].dtype.is_float

@@ -1,6 +1,6 @@
 """Differential fuzzing: random programs in eager, in Litz and in the interpreter.
 
-In: a seed. Out: what differs beyond rounding, shrunk to a script of a few lines.
+In: a seed. Out: the differences beyond rounding, each shrunk to a script of a few lines.
 Example: `python -m litz fuzz --seconds 60 --seed 1 --store finds`.
 """
 

@@ -1,20 +1,20 @@
-"""Whether Litz is right about a function: held against eager, the interpreter and float64.
+"""Comparison: whether Litz is right about a function, judged by eager and float64.
 
 In: a function and its inputs. Out: `Failure`, or None. Integers, bools, types, shapes, strides and
-which results share memory must be eager's exactly. A float may be wrong by what rounding explains
-and no more:
+shared memory must be exactly as in eager. A float may be wrong by what rounding explains and no
+more:
 
     |ours - float64| <= EAGER * |eager - float64| + SPREAD * |noisy - float64| + one ulp
 
 where each distance is the largest over the whole result, since one element's error is luck. `noisy`
-is the function in float64 with every float it makes moved by up to an ulp (see `reference`).
+is the function in float64 with every float it computes moved by up to an ulp (see `reference`).
 EAGER is 2, since Litz sums in another order. SPREAD is 8, since a function may be wrong by a few
 ulps where the noise moves it by one (ours state up to 4), and a sum rounds more than once.
-An integer that the noise itself changes is on an edge, and nothing is said about it. A value that
-seems wrong is held against many more runs with noise before it counts. What torch's own capture
-gets wrong, with eager behind it instead of Litz, is not held against Litz. Nor is an op that Litz
-says it cannot compile: such a graph runs as eager. Nor what has no float64 to be held against. Such
-a failure is set aside: it is returned, and its `who` says why, so that a hunt can count them.
+An integer that the noise itself changes is not judged. A value that seems wrong is compared with
+many more noisy runs before it counts. Three kinds of failures are excluded: those that torch's own
+capture has too, with eager instead of Litz; an op that Litz says it cannot compile, since such a
+graph runs as eager; and functions that float64 cannot compute. An excluded failure is returned, and
+its `who` says why, so that a hunt can count them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ import torch
 
 from litz.errors import CompileFailed, UnsupportedOp
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
-from litz.fuzz.foretold import Which, as_foretold, is_shape_misforetold, steps
-from litz.fuzz.program import PLAIN, Manner
+from litz.fuzz.predicted_layouts import Restride, as_predicted, is_shape_mispredicted, steps
+from litz.fuzz.program import PLAIN, CallMode
 from litz.fuzz.reference import Watched, memory, run_wide
 from litz.fuzz.runs import Compiled, captured, traced
 from litz.report import Explanation, Fallback
 
 EAGER, SPREAD = 2.0, 8.0
-# Who a failure that is set aside is put down to: torch's capture is wrong alike, Litz says that it
-# cannot compile an op, float64 fails where the program's own types do not.
+# The `who` of an excluded failure: torch's capture is wrong in the same way; Litz says that it
+# cannot compile an op; float64 fails where the program's own types do not.
 TORCH, REFUSED, REFERENCE = "torch", "refused", "reference"
-RUNS, MORE_RUNS = 3, 40  # with noise: of every program, and of one whose values seem wrong
+RUNS, MORE_RUNS = 3, 40  # noisy runs: of every program, and of one whose values seem wrong
 Tensors = list[torch.Tensor]
 Judged = Callable[[list["Meaning"]], "Failure | None"]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """`who` (litz or interpreter, or what it is set aside for) is wrong in a way (`kind`) that a
-    shrunk program must share."""
+    """`who` (litz or interpreter, or why it is excluded) is wrong in a way (`kind`) that a shrunk
+    program must share."""
 
     who: str
     kind: str
     text: str
-    label: int = -1  # which result, if it is one
+    label: int = -1  # the number of the wrong result, if it is one
     call: int = 0
-    stage: str = ""  # at which it goes wrong, if that was looked for
+    stage: str = ""  # the first stage that is wrong, if it was searched for
 
     @property
-    def is_set_aside(self) -> bool:
+    def is_excluded(self) -> bool:
         return self.who in (TORCH, REFUSED, REFERENCE)
 
     def __str__(self) -> str:
@@ -66,28 +66,28 @@ class Failure:
         return f"{found}\nfirst wrong after stage: {self.stage}" if self.stage else found
 
 
-# Of a program whose numbers are not judged: an index that jumps, say, breaks it when it is moved.
+# Of a program that the noise breaks, for example by changing an index: its values are not judged.
 UNMEASURED = Failure(REFERENCE, "noise", "every run with noise broke")
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """All that is known of what a function should give."""
+    """What a function should give: eager's results and the float64 references."""
 
     inputs: Tensors
     eager: Tensors
     exact: Tensors
     noisy: list[Tensors]
     run: Callable[[int], Tensors]  # with noise of that seed
-    told: tuple[Tensors, ...] = ()  # eager's results as torch foretells that they lie
+    predicted: tuple[Tensors, ...] = ()  # eager's results with the strides that torch predicts
 
     def doubted(self) -> Meaning:
-        """The same with much more noise: what is rare may yet be right."""
+        """The same with many more noisy runs: a rare value may still be right."""
         return replace(self, noisy=_runs(self.run, MORE_RUNS))
 
 
 class NoReference(Exception):
-    """The function runs in its own types, and fails in float64."""
+    """The function runs in its own types, but fails in float64."""
 
 
 def meaning(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Meaning:
@@ -97,14 +97,14 @@ def meaning(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Mea
         eager = list(function(*given)) + given
     try:
         exact = run_wide(function, inputs, seen, 0)
-    except RuntimeError as error:  # attention saves other values of a float64 for its gradient
+    except RuntimeError as error:  # attention saves other values for its gradient in float64
         raise NoReference(str(error)) from error
     run = partial(run_wide, function, inputs, seen, 1)
     return Meaning(given, eager, exact, _runs(run, RUNS), run)
 
 
 def _runs(run: Callable[[int], Tensors], count: int) -> list[Tensors]:
-    """Runs with noise. It may break one, by an index that jumps; then there is one less."""
+    """Noisy runs. The noise may break one, for example by changing an index; it is left out."""
     done = []
     for seed in range(count):
         with suppress(IndexError, RuntimeError):
@@ -122,8 +122,8 @@ def check(
     notes: Explanation | None = None,
 ) -> Failure | None:
     """Run eager, Litz and the interpreter. Options are flags by their dotted names. Eager runs on
-    the CPU, Litz's code on a device; the interpreter reads a CPU's kernels alone. What was compiled
-    is added to `notes`."""
+    the CPU, Litz's code on `device`; the interpreter runs only kernels for a CPU. Reports of what
+    was compiled are added to `notes`."""
     try:
         meant = meaning(function, inputs)
     except NoReference as error:
@@ -153,7 +153,7 @@ def _once(
 
 def _is_refused(failure: Failure, notes: Explanation | None) -> bool:
     """Whether Litz said that it cannot compile an op: without `on_error="raise"` the graph would
-    run as eager, and a warning say so. It is noted."""
+    run as eager, with a warning. The fallback is added to `notes`."""
     is_refusal = failure.kind == UnsupportedOp.__name__
     if is_refusal and notes is not None:
         notes.fallbacks.append(Fallback("whole", failure.text))
@@ -165,35 +165,35 @@ def check_calls(
     calls: Sequence[Sequence[torch.Tensor]],
     options: Mapping[str, Any] | None = None,
     labels: Sequence[str] = (),
-    manner: Manner = PLAIN,
+    call_mode: CallMode = PLAIN,
     parameters: Sequence[int] = (),
     notes: Explanation | None = None,
     device: str = "cpu",
 ) -> Failure | None:
-    """Compile once through torch.compile and call in turn; each call is judged by itself. Eager
-    runs on the CPU, Litz's code on a device."""
+    """Compile once through torch.compile and make the calls in order; each call is judged by
+    itself. Eager runs on the CPU, Litz's code on `device`."""
     try:
-        meant = [meaning(meant_by(function, manner), inputs) for inputs in calls]
+        meant = [meaning(meant_by(function, call_mode), inputs) for inputs in calls]
     except NoReference as error:
         return Failure(REFERENCE, "float64", str(error))
-    given = (manner, parameters)
+    given = (call_mode, parameters)
     compiled = ThroughDynamo(function, options or {}, *given, notes=notes, device=device)
-    ours = failure_of_calls(compiled, meant, calls, labels, manner.threads)
+    ours = failure_of_calls(compiled, meant, calls, labels, call_mode.threads)
     if ours is None:
         return None if all(known.noisy for known in meant) else UNMEASURED
     if _is_refused(ours, notes):
         return replace(ours, who=REFUSED)
     theirs = ThroughDynamo(function, {}, *given, backend=captured, device=device)
     is_torchs = _is_torchs(
-        ours, meant_by(function, manner), meant, calls,
+        ours, meant_by(function, call_mode), meant, calls,
         lambda known: failure_of_calls(compiled, known, calls, labels),
         lambda known: failure_of_calls(theirs, known, calls, labels),
     )  # fmt: skip
     return replace(ours, who=TORCH) if is_torchs else ours
 
 
-def meant_by(function: Callable[..., Any], manner: Manner) -> Callable[..., Any]:
-    return with_gradients(function) if manner.gradients else function
+def meant_by(function: Callable[..., Any], call_mode: CallMode) -> Callable[..., Any]:
+    return with_gradients(function) if call_mode.gradients else function
 
 
 def failure_of_calls(
@@ -216,7 +216,7 @@ def failure_of_calls(
 def _by_threads(
     compiled: ThroughDynamo, meant: Meaning, inputs: Sequence[torch.Tensor], labels: Sequence[str]
 ) -> Failure | None:
-    """Results that each thread got, as those of a call by itself."""
+    """Judge the results of each thread like those of a single call."""
     try:
         every = compiled.at_once(inputs)
     except Exception as error:
@@ -239,7 +239,7 @@ def failure_of_run(
     try:
         found = run(given) + given
     except Exception as error:
-        raised = getattr(error, "inner_exception", error)  # of Dynamo's, around a backend's
+        raised = getattr(error, "inner_exception", error)  # Dynamo wraps a backend's exception
         cause = raised.cause if isinstance(raised, CompileFailed) else raised
         return Failure(who, type(cause).__name__, str(error))
     return _judged(who, meant, found, given, labels)
@@ -248,7 +248,7 @@ def failure_of_run(
 def _judged(
     who: str, meant: Meaning, found: Tensors, given: Tensors, labels: Sequence[str]
 ) -> Failure | None:
-    """What seems wrong is held against more noise."""
+    """A value that seems wrong is compared with more noisy runs."""
     failure = judge(who, meant, found, given, labels)
     if failure is None or failure.kind != "value":
         return failure
@@ -262,28 +262,38 @@ def _is_torchs(
     """Whether torch's own capture is wrong in the same way (`theirs`, with eager behind it), or in
     what it says of a shape or of strides. What is wrong beside strides of torch's own is seen when
     Litz is judged `again`, without them."""
-    told = [_told(function, *known) for known in zip(meant, calls, strict=True)]
-    found = again(told) if failure.kind == "strides" else failure
-    if found is None or _reads_layout(told[found.call], found):
+    try:
+        predicted = [_with_predicted(function, *known) for known in zip(meant, calls, strict=True)]
+    except Exception:  # as torch lays values out, eager itself refuses the program
+        return _is_alike(theirs(meant), failure)
+    found = again(predicted) if failure.kind == "strides" else failure
+    if found is None or _reads_layout(predicted[found.call], found):
         return True
-    if any(is_shape_misforetold(function, inputs) for inputs in calls):
+    if any(is_shape_mispredicted(function, inputs) for inputs in calls):
         return True
-    torchs = theirs(told)
-    return torchs is not None and (torchs.kind, torchs.label) == (found.kind, found.label)
+    return _is_alike(theirs(predicted), found)
 
 
-def _told(function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor]) -> Meaning:
-    """The same, with what torch foretells of strides: each result may lie as it says."""
-    return replace(meant, told=tuple(as_foretold(function, inputs, which) for which in Which))
+def _is_alike(failure: Failure | None, other: Failure) -> bool:
+    return failure is not None and (failure.kind, failure.label) == (other.kind, other.label)
+
+
+def _with_predicted(
+    function: Callable[..., Any], meant: Meaning, inputs: Sequence[torch.Tensor]
+) -> Meaning:
+    """The same, with the results that eager gives with torch's predicted strides."""
+    return replace(
+        meant, predicted=tuple(as_predicted(function, inputs, which) for which in Restride)
+    )
 
 
 def _reads_layout(meant: Meaning, failure: Failure) -> bool:
-    """Whether a result has other numbers once values lie as torch foretells, for a window placed on
-    the memory of one."""
+    """Whether a result has other numbers with torch's predicted strides, because as_strided reads
+    the memory of a value."""
     if failure.kind != "value" or failure.label < 0:
         return False
-    eager, told = meant.eager[failure.label], [run[failure.label] for run in meant.told]
-    return not all(torch.allclose(eager, t, 1e-2, 1e-2, equal_nan=True) for t in told)
+    eager, predicted = meant.eager[failure.label], [run[failure.label] for run in meant.predicted]
+    return not all(torch.allclose(eager, t, 1e-2, 1e-2, equal_nan=True) for t in predicted)
 
 
 def assert_same(
@@ -292,7 +302,7 @@ def assert_same(
     options: Mapping[str, Any] | None = None,
     device: str = "cpu",
 ) -> None:
-    """What a stored script calls: fails as long as Litz does."""
+    """Called by a stored script: fails as long as Litz does."""
     failure = check(function, inputs, options, device=device)
     assert failure is None, str(failure)
 
@@ -303,10 +313,10 @@ def assert_calls_same(
     options: Mapping[str, Any] | None = None,
     parameters: Sequence[int] = (),
     device: str = "cpu",
-    **manner: Any,
+    **call_mode: Any,
 ) -> None:
     """The same for a script that calls more than once, for gradients or from threads."""
-    given = (options, (), Manner(**manner), parameters)
+    given = (options, (), CallMode(**call_mode), parameters)
     failure = check_calls(function, calls, *given, device=device)
     assert failure is None, str(failure)
 
@@ -314,15 +324,15 @@ def assert_calls_same(
 def judge(
     who: str, meant: Meaning, found: Tensors, given: Tensors, labels: Sequence[str] = ()
 ) -> Failure | None:
-    """The first result, or input as it was left, that is not what it should be."""
+    """The first result, or input after the call, that is wrong."""
     if not meant.noisy:
-        return None  # every run with noise broke: rounding decides whether the program runs
+        return None  # every noisy run broke: rounding decides whether the program runs
     if len(found) != len(meant.eager):
         return Failure(who, "results", f"{len(found)}, eager gives {len(meant.eager)}")
     for k, got in enumerate(found):
         name = labels[k] if labels else f"result {k}"
         noisy = [run[k] for run in meant.noisy]
-        layouts = [run[k] for run in (meant.eager, *meant.told)]
+        layouts = [run[k] for run in (meant.eager, *meant.predicted)]
         wrong = _difference(got, meant.eager[k], meant.exact[k], noisy, layouts)
         if wrong is not None:
             return Failure(who, wrong[0], f"{name}: {wrong[1]}", k)
@@ -332,7 +342,7 @@ def judge(
 
 
 def _sharing(results: Tensors, given: Tensors) -> list[list[int]]:
-    """For each result, the inputs and results that show the same memory."""
+    """For each result, the inputs and results that share its memory."""
     every = [*given, *results]
     return [[k for k, t in enumerate(every) if memory(t) == memory(r)] for r in results]
 
@@ -401,7 +411,7 @@ def _largest(values: torch.Tensor, where: torch.Tensor) -> float:
 
 
 def _first(where: torch.Tensor, **values: torch.Tensor) -> str:
-    """The first place where something is wrong, and what each says there."""
+    """The first wrong element, and its values."""
     place = tuple(where.nonzero()[0].tolist())
     shown = ", ".join(f"{name} {value[place].item()}" for name, value in values.items())
     return f"at {list(place)} of {list(where.shape)}: {shown}"

@@ -1,8 +1,8 @@
-"""What a hunt reached: ops, texts of the vocabulary, fusions, loop forms, manners, flags.
+"""Coverage of a hunt: ops, texts of the vocabulary, fusions, loop forms, call modes, flags.
 
-In: programs and the reports of what was compiled of each. Out: `Coverage`, counts that processes
-send and that add up, with what was not reached beside them. All of it is read off values that the
-compiler has anyway: kernels, their schedules and the decisions about them. Example:
+In: programs and the reports of their compiles. Out: `Coverage`, counts that processes send and that
+add up, and the rows that were not reached. All of it is read off values that the compiler has
+anyway: kernels, their schedules and the decisions about them. Example:
 
     reached(program, notes).rows(LOOPS)["a scan"]       # 3 kernels have one
     reached(program, notes).missing(LOOPS)              # ["attention", ...]
@@ -20,7 +20,7 @@ from litz.fuzz.program import Program
 from litz.fuzz.vocabulary import FAMILIES, MUTATIONS
 from litz.ir.expr import Expr, walk
 from litz.ir.program import Buffer, Decision, Output, ViewArg, exprs_of
-from litz.ir.scheduled import Blocking, Choice, ScheduledKernel
+from litz.ir.scheduled import Choice, GemmBlocking, ScheduledKernel
 from litz.lower.registry import RULES
 from litz.report import Explanation, Report
 
@@ -52,23 +52,23 @@ def _reads_indirectly(made: ScheduledKernel[Choice]) -> bool:
     return any(below.op == "load" for n in loads for i in n.index for below in walk(i))
 
 
-def _finishes_a_product(made: ScheduledKernel[Choice]) -> bool:
-    return made.choice.product is not None and len(made.kernel.phases) > 1
+def _has_gemm_epilogue(made: ScheduledKernel[Choice]) -> bool:
+    return made.choice.gemm is not None and len(made.kernel.phases) > 1
 
 
-def _blocks(holds: Callable[[Blocking], object]) -> Form:
-    return lambda made: made.choice.product is not None and bool(holds(made.choice.product))
+def _blocks(holds: Callable[[GemmBlocking], object]) -> Form:
+    return lambda made: made.choice.gemm is not None and bool(holds(made.choice.gemm))
 
 
-# Of one scheduled kernel, by name.
+# Forms of a scheduled kernel, by name.
 FORMS: dict[str, Form] = {
     "one lane": _lanes(1, 1),
     "2 to 4 lanes": _lanes(2, 4),
     "5 to 8 lanes": _lanes(5, 8),
     "9 lanes and more": _lanes(9, 999),
     "lanes along an outer axis": lambda m: m.choice.vector is not None,
-    "transposed in registers": lambda m: m.choice.across is not None,
-    "whole rows pass by": lambda m: m.choice.by_rows,
+    "transposed in registers": lambda m: m.choice.transpose_axis is not None,
+    "whole rows pass by": lambda m: m.choice.row_by_row,
     "a reduction unrolled": lambda m: m.choice.unroll > 1,
     "no outer axis": lambda m: not m.kernel.outer,
     "three outer axes and more": lambda m: len(m.kernel.outer) > 2,
@@ -88,19 +88,19 @@ FORMS: dict[str, Form] = {
     "random bits": _has("random_bits"),
     "scratch": lambda m: bool(m.kernel.scratch),
     "several tasks": lambda m: m.tasks > 1,
-    "written past the caches": lambda m: bool(m.choice.past),
+    "non-temporal stores": lambda m: bool(m.choice.non_temporal),
     "ways to run by size": lambda m: bool(m.variants),
     "a matrix product": _blocks(lambda _: True),
-    "a product with an epilogue": _finishes_a_product,
-    "a product with rows finished whole": _blocks(lambda b: b.whole),
+    "a product with an epilogue": _has_gemm_epilogue,
+    "a product with rows finished whole": _blocks(lambda b: b.full_rows),
     "a product of several": _blocks(lambda b: b.batches.hint > 1),
-    "a product in stretches": _blocks(lambda b: b.stretch),
+    "a k-blocked gemm": _blocks(lambda b: b.k_block),
     "a product of neighbours in groups": _blocks(lambda b: b.group > 1),
     "attention": lambda m: m.choice.attention is not None,
-    "windows of single channels": lambda m: m.choice.sliding is not None,
+    "a depthwise convolution": lambda m: m.choice.depthwise is not None,
     "sizes that only a call knows": lambda m: bool(m.sizes),
 }
-# Of decisions: what is done, and a part of the reason.
+# Forms of a decision: its action, and a part of its reason.
 FUSIONS: dict[str, tuple[str, str]] = {
     "a producer inlined": ("inlined", "computed at"),
     "loops share rows": ("fused", "saves"),
@@ -116,17 +116,17 @@ FUSIONS: dict[str, tuple[str, str]] = {
 GRAPH_KINDS = (
     "inference", "forward", "backward", "symbolic sizes", "sizes that are numbers",
     "compiled for each size", "with kernels alone", "with ATen calls", "an arena",
-    "made of parameters and kept", "inputs updated", "results that share memory",
+    "prepacked weights", "inputs updated", "results that share memory",
     "refused, to run as eager",
 )  # fmt: skip
-MANNERS = (
+CALL_MODES = (
     "called once", "called 2 times", "called 3 times", "called 4 times", "gradients", "threads",
     "sizes found out by torch", "parameters", "mutation", "a size of 0", "a size of 1",
     "several results", "inputs that share memory",
 )  # fmt: skip
 
 LISTED: dict[str, tuple[str, ...]] = {
-    LOOPS: tuple(FORMS), FUSION: tuple(FUSIONS), GRAPHS: GRAPH_KINDS, PROGRAMS: MANNERS,
+    LOOPS: tuple(FORMS), FUSION: tuple(FUSIONS), GRAPHS: GRAPH_KINDS, PROGRAMS: CALL_MODES,
 }  # fmt: skip
 
 
@@ -144,19 +144,19 @@ class Coverage:
         return self
 
     def rows(self, table: str) -> dict[str, int]:
-        """The most frequent first."""
+        """The counts of one table, the most frequent row first."""
         found = Counter({row: n for (kind, row), n in self.counts.items() if kind == table})
         return dict(found.most_common())
 
     def missing(self, table: str) -> list[str]:
-        """What there is and was not reached, in the order it is listed in."""
+        """The rows that were not reached, in the order of the table."""
         return [row for row in known(table) if not self.counts[table, row]]
 
 
 def known(table: str) -> list[str]:
-    """All rows that a table can have; of ops, those with a rule of ours."""
+    """All rows that a table can have; for ops, those with a lowering rule."""
     if table == KERNEL:
-        views = "litz.lower.view"  # index maps: no kernel is theirs
+        views = "litz.lower.view"  # index maps, which have no kernels of their own
         return sorted({_packet(str(op)) for op, r in RULES.items() if r.__module__ != views})
     if table == TEXT:
         return [text for family in (*FAMILIES, MUTATIONS) for text in family.texts]
@@ -167,9 +167,9 @@ def known(table: str) -> list[str]:
 
 
 def reached(program: Program, notes: Explanation) -> Coverage:
-    """By one program, and what was compiled of it."""
+    """The rows reached by one program and its compiles."""
     found = Coverage()
-    for row in _manners(program):
+    for row in _call_modes(program):
         found.add(PROGRAMS, row)
     for step in program.steps:
         if step.drawn:
@@ -217,7 +217,7 @@ def _fusions(decision: Decision) -> list[str]:
 
 
 def _without_sizes(reason: str) -> str:
-    """The reason without names, numbers and what is in brackets."""
+    """The reason without names, numbers and text in brackets."""
     plain = re.sub(r"\(.*\)|: .*| at .*", "", reason)
     words = ["#" if re.search(r"[\d*]", word) else word for word in plain.split()]
     return re.sub(r"#( #)+", "#", " ".join(words))
@@ -231,8 +231,8 @@ def _graph_rows(report: Report) -> Iterator[str]:
     yield "with ATen calls" if graph.externs else "with kernels alone"
     if report.plan.slots:
         yield "an arena"
-    if graph.held:
-        yield "made of parameters and kept"
+    if graph.prepacked:
+        yield "prepacked weights"
     if any(b in graph.inputs for step in graph.body for b in step.writes):
         yield "inputs updated"
     shown = [b.name for o in graph.outputs if (b := _buffer(o)) is not None]
@@ -244,14 +244,14 @@ def _buffer(output: Output) -> Buffer | None:
     return output.value.buffer if isinstance(output.value, ViewArg) else None
 
 
-def _manners(program: Program) -> Iterator[str]:
-    calls, manner = program.calls, program.manner
+def _call_modes(program: Program) -> Iterator[str]:
+    calls, call_mode = program.calls, program.call_mode
     yield "called once" if calls == 1 else f"called {calls} times"
     sizes = {n for i in program.inputs for shape in i.shapes for n in shape}
     holds = {
-        "gradients": manner.gradients,
-        "threads": manner.threads > 1,
-        "sizes found out by torch": manner.automatic,
+        "gradients": call_mode.gradients,
+        "threads": call_mode.threads > 1,
+        "sizes found out by torch": call_mode.automatic,
         "parameters": bool(program.parameters),
         "mutation": any(not step.name for step in program.steps),
         "a size of 0": 0 in sizes,

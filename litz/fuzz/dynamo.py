@@ -1,9 +1,9 @@
 """A function through torch.compile: called again at other sizes, for gradients, by threads.
 
-In: a function, flags and a `Manner`. Out: its results, call by call. Where a module holds some of
-the inputs as parameters, those are written to before each call, in one of the ways that programs
-do. Inputs are on the CPU, and so are results; the code may be for another device. Nothing falls
-back to eager: what fails, raises. Example: `ThroughDynamo(f, {}, Manner())([x])`.
+In: a function, flags and a `CallMode`. Out: its results, call by call. If a module holds some of
+the inputs as parameters, they are overwritten before each call, in one of the ways that programs
+use. Inputs and results are on the CPU; the code may be for another device. Nothing falls back to
+eager: a failure raises. Example: `ThroughDynamo(f, {}, CallMode())([x])`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 import torch
 
 from litz.backend import litz
-from litz.fuzz.program import Manner
+from litz.fuzz.program import CallMode
 from litz.fuzz.runs import on_device
-from litz.report import Explanation, unread
+from litz.report import Explanation, discarding_explanation
 
 Function = Callable[..., Any]
 Tensors = list[torch.Tensor]
 
 
 def with_gradients(function: Function) -> Function:
-    """Its results, and the gradients of a weighted sum of them by every input of floats. All are
-    copies: how gradients lie in memory, and what shares theirs, is nobody's promise."""
+    """Its results, and the gradients of a weighted sum of them by every float input. All are
+    copies: torch promises neither the layout of gradients nor what shares their memory."""
 
     def run(*inputs: torch.Tensor) -> Tensors:
         with torch.enable_grad():
             with torch._C.DisableTorchFunction():
                 given = [_leaf(t) for t in inputs]
             results = list(function(*given))
-            with torch._C.DisableTorchFunction():  # modes see the program alone
+            with torch._C.DisableTorchFunction():  # modes see only the program
                 leaves = [t for t in given if t.requires_grad]
                 parts = [_weighed(r) for r in results if r.requires_grad]
                 gradients = _gradients(sum(parts, start=torch.zeros(())), leaves)
@@ -51,7 +51,7 @@ def _leaf(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _weighed(result: torch.Tensor) -> torch.Tensor:
-    """Every element counts, and each by another weight."""
+    """A sum in which every element has its own weight."""
     count = torch.arange(result.numel(), dtype=torch.float64, device=result.device)
     weights = count.cos().reshape(result.shape)
     return (result * weights.to(result.dtype)).sum(dtype=torch.float64)
@@ -65,7 +65,7 @@ def _gradients(total: torch.Tensor, leaves: Tensors) -> Tensors:
 
 
 class Holder(torch.nn.Module):
-    """A function, some of whose arguments are parameters."""
+    """A function with some arguments as parameters of a module."""
 
     def __init__(self, function: Function, held: Mapping[int, torch.Tensor], trained: bool) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Holder(torch.nn.Module):
 
     @torch.no_grad()
     def write(self, values: Tensors, way: int) -> None:
-        """As an optimizer does, past torch's count of changes, or with memory of its own."""
+        """As an optimizer does, bypassing torch's version counter, or with new memory."""
         for parameter, value in zip(self.held, values, strict=True):
             if way == 0:
                 parameter.copy_(value)
@@ -93,17 +93,17 @@ class Holder(torch.nn.Module):
 
 
 class ThroughDynamo:
-    """Compiled as it is called. `backend` is Litz unless another is named."""
+    """Compiled at its first call. `backend` is Litz unless another is given."""
 
     def __init__(
-        self, function: Function, options: Mapping[str, Any], manner: Manner,
+        self, function: Function, options: Mapping[str, Any], call_mode: CallMode,
         parameters: Sequence[int] = (), backend: Any = None, notes: Explanation | None = None,
         device: str = "cpu",
     ) -> None:  # fmt: skip
         torch._dynamo.reset()
         self.device = device
-        self.function, self.manner, self.parameters = function, manner, tuple(parameters)
-        self.notes, self.calls = unread() if notes is None else notes, 0
+        self.function, self.call_mode, self.parameters = function, call_mode, tuple(parameters)
+        self.notes, self.calls = discarding_explanation() if notes is None else notes, 0
         self.backend: Any = backend or self._backend
         self.options = {**options, "on_error": "raise", "disable_progress": True}
         self.holder: Holder | None = None
@@ -114,9 +114,9 @@ class ThroughDynamo:
 
     def _compile(self, held: Mapping[int, torch.Tensor]) -> Function:
         if held:
-            self.holder = Holder(self.function, held, self.manner.gradients)
+            self.holder = Holder(self.function, held, self.call_mode.gradients)
         run: Any = self.holder or self.function
-        dynamic = None if self.manner.automatic else True
+        dynamic = None if self.call_mode.automatic else True
         compiled: Function = torch.compile(run, backend=self.backend, dynamic=dynamic)
         return compiled
 
@@ -125,9 +125,9 @@ class ThroughDynamo:
         return self._run(inputs)
 
     def at_once(self, inputs: Sequence[torch.Tensor]) -> list[tuple[Tensors, Tensors]]:
-        """From several threads, each with inputs of its own: results, and inputs as they are."""
-        given = [copy.deepcopy(list(inputs)) for _ in range(self.manner.threads)]
-        with ThreadPoolExecutor(self.manner.threads) as pool:
+        """Call from several threads, each with its own inputs: results, and inputs afterwards."""
+        given = [copy.deepcopy(list(inputs)) for _ in range(self.call_mode.threads)]
+        with ThreadPoolExecutor(self.call_mode.threads) as pool:
             return list(zip(pool.map(self._run, given), given, strict=True))
 
     def _write(self, inputs: Sequence[torch.Tensor]) -> None:
@@ -142,7 +142,7 @@ class ThroughDynamo:
         return on_device(self._run_there, self.device, inputs)
 
     def _run_there(self, *inputs: torch.Tensor) -> Tensors:
-        if not self.manner.gradients:
+        if not self.call_mode.gradients:
             with torch.no_grad():
                 return list(self._called(*inputs))
         full = list(inputs)

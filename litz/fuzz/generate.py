@@ -1,7 +1,7 @@
-"""Random programs: each step is executed as it is drawn, and kept if its value can be compared.
+"""Random programs: each step is executed when it is drawn, and kept if its value can be compared.
 
-In: a seed. Out: `Program`. `trials` runs a step at the sizes of every call and says whether it may
-stay. A part of the programs is called once; the others in a manner that `manners` draws.
+In: a seed. Out: `Program`. `trials` runs a step at the sizes of every call and decides whether it
+is kept. Some of the programs are called once; the others in a call mode that `call_modes` draws.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from litz.fuzz.call_modes import SMALL, Sizes, draw_call_mode, draw_sizes, holds_layers
 from litz.fuzz.dynamo import with_gradients
-from litz.fuzz.manners import SMALL, Sizes, draw_manner, draw_sizes, holds_layers
 from litz.fuzz.program import (
     DTYPES,
     FLOATS,
@@ -24,8 +24,8 @@ from litz.fuzz.program import (
     NAMES,
     PLAIN,
     POSITIVE,
+    CallMode,
     Input,
-    Manner,
     Program,
     Step,
 )  # fmt: skip
@@ -34,13 +34,13 @@ from litz.fuzz.trials import Trials
 from litz.fuzz.vocabulary import LAYERS, MUTATIONS, WEIGHTED, Family
 
 MOST_ELEMENTS = 2500
-MOST_OF_CALLS = 40_000  # elements, where programs are called at several sizes
+MOST_OF_CALLS = 40_000  # elements of a value in programs that are called at several sizes
 
-# A read of memory that nothing wrote, or a write past its end, is seen in every program.
+# Set in every program: it shows reads of memory that nothing wrote, and writes past its end.
 ALWAYS = {"debug_poison_memory": True}
 # Flags that change the code and must not change its meaning, the default first.
 OPTIONS: dict[str, tuple[Any, ...]] = {
-    "cpp.opt_level": (2, 1, 0, 0, 0, 0),  # mostly 0: LLVM is quick there, and not what is tried
+    "cpp.opt_level": (2, 1, 0, 0, 0, 0),  # mostly 0: LLVM is fast there, and is not under test
     "max_fusion_size": (64, 64, 64, 1, 4),
     "unroll_reductions_threshold": (8, 8, 1),
     "cpp.simdlen": (None, None, None, 128, 256, 32),
@@ -70,30 +70,30 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
-# In texts whose results may have as many elements as the square of their operand's.
+# Parts of texts whose results may have as many elements as the square of their operand's.
 GROWS = ("@", "diag_embed", "outer", "meshgrid", "einsum", "linear({", "torch.eye", "addmm")
 # Holes for parameters, and their names.
 PARAMETER, PARAMETER_NAME = re.compile(r"\{([wWuU]):([a-z0-9,]+)\}"), re.compile(r"p\d")
 MOST_OF_PARAMETER = 10_000  # elements
-OFTEN = 0.3  # a step of a module is a layer
+OFTEN = 0.3  # the probability that a step of a module is a layer
 Fits = Callable[[torch.Tensor, torch.Tensor, int], bool]
 
 
 def generate(seed: int) -> Program:
-    """Twenty to sixty steps."""
-    manner, calls = draw_manner(seed)
-    layers = (calls > 1 or manner != PLAIN) and holds_layers(seed)
-    return Generator(random.Random(seed), manner, calls, layers).program()
+    """A program of twenty to sixty steps."""
+    call_mode, calls = draw_call_mode(seed)
+    layers = (calls > 1 or call_mode != PLAIN) and holds_layers(seed)
+    return Generator(random.Random(seed), call_mode, calls, layers).program()
 
 
 class Generator:
     """Draws one program."""
 
     def __init__(
-        self, source: random.Random, manner: Manner, calls: int, layers: bool = False
+        self, source: random.Random, call_mode: CallMode, calls: int, layers: bool = False
     ) -> None:
-        self.source, self.manner, self.calls = source, manner, calls
-        self.is_plain, self.layers = calls == 1 and manner == PLAIN, layers
+        self.source, self.call_mode, self.calls = source, call_mode, calls
+        self.is_plain, self.layers = calls == 1 and call_mode == PLAIN, layers
         self.most = MOST_ELEMENTS if self.is_plain else MOST_OF_CALLS
         self.sizes: Sizes = (
             [[n] for n in source.sample(SMALL, 3)]
@@ -106,16 +106,16 @@ class Generator:
 
     def program(self) -> Program:
         longest = 60 if self.is_plain else 30
-        wanted = round(self.source.triangular(20, longest, 20))  # short ones more often
+        wanted = round(self.source.triangular(20, longest, 20))  # short ones are more frequent
         for _ in range(4 * wanted):
             if len(self.steps) < wanted:
                 self._step()
         used = {name for step in self.steps for name in step.operands}
         inputs = tuple(i for i in self.inputs if i.name in used or not PARAMETER_NAME.match(i.name))
         parts = inputs, tuple(self.steps), self._outputs(), self._options()
-        program = Program(*parts, manner=self.manner)
-        if self.manner.gradients and not _is_differentiable(program):
-            return replace(program, manner=replace(self.manner, gradients=False, dynamo=True))
+        program = Program(*parts, call_mode=self.call_mode)
+        if self.call_mode.gradients and not _is_differentiable(program):
+            return replace(program, call_mode=replace(self.call_mode, gradients=False, dynamo=True))
         return program
 
     # -- inputs ------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Generator:
     def _inputs(self) -> tuple[Input, ...]:
         made = [self._input(f"x{k}") for k in range(self.source.randint(1, 4))]
         first = made[0]
-        is_wide = all(s and s[-1] > 1 for s in first.shapes) and not self.manner.gradients
+        is_wide = all(s and s[-1] > 1 for s in first.shapes) and not self.call_mode.gradients
         if is_wide and self.source.random() < 0.1:
             shapes = [(*s[:-1], s[-1] - 1) for s in first.shapes]
             shown = Input(f"x{len(made)}", (), first.dtype, base=first.name)
@@ -137,12 +137,12 @@ class Generator:
         rank = len(shapes[0])
         layouts = [n for n in LAYOUTS if rank >= {"transposed": 2, "contiguous": 0}.get(n, 1)]
         layout = draw.choice(["contiguous", *layouts])
-        special = dtype in FLOATS and draw.random() < 0.06 and not self.manner.gradients
+        special = dtype in FLOATS and draw.random() < 0.06 and not self.call_mode.gradients
         made = Input(name, (), dtype, draw.randint(1, 99), layout, special)
         return made.reshaped(shapes)
 
     def _shapes(self) -> list[tuple[int, ...]]:
-        """Of the program's few sizes and ones, so that operands often broadcast; call by call."""
+        """A shape for each call, from the program's few sizes and ones, which often broadcast."""
         rank = self.source.choice([2, 2, 3, 3, 1, 4, 0])
         one = [1] * self.calls
         dims = [self.source.choice([*self.sizes, *self.sizes, one]) for _ in range(rank)]
@@ -162,7 +162,7 @@ class Generator:
             operands = [n for n in operands if self._may_change(n)]
         if not operands:
             return
-        # Late values more often: programs grow deep, and what is made is used.
+        # Later values more often: programs grow deep, and most values are used.
         a = self.source.choice(operands[-8:] if self.source.random() < 0.7 else operands)
         text = self.source.choice(family.texts)
         is_large = max(shape.numel() for shape in self.trials.shapes(a)) > MOST_ELEMENTS
@@ -178,9 +178,9 @@ class Generator:
                 self.steps.append(step)
 
     def _may_change(self, name: str) -> bool:
-        """Autograd refuses to change what gradients are asked for; a module's parameter is not
-        among the inputs that are looked at after a call."""
-        fixed = [i.name for i in self.inputs if self.manner.gradients or i.parameter]
+        """Whether a value may be mutated. Autograd refuses it if gradients are asked for; and a
+        module's parameter is not among the inputs that are compared after a call."""
+        fixed = [i.name for i in self.inputs if self.call_mode.gradients or i.parameter]
         values = self.trials.eager
         return memory(values[name]) not in {memory(values[n]) for n in fixed}
 
@@ -192,7 +192,7 @@ class Generator:
         return Step(name, text.format(**holes), tuple(names.values()))
 
     def _filled(self, text: str, a: str, piece: int) -> tuple[str, dict[str, str]] | None:
-        """The text with numbers in it, and the tensors for the holes that remain."""
+        """The text with its numbers filled in, and the tensors for the remaining holes."""
         x = self.trials.eager[a]
         names = {"a": a}
         text = text.replace("{q}", str(piece))
@@ -217,8 +217,8 @@ class Generator:
         return text.format(**kept, **numbers), names
 
     def _with_parameters(self, text: str, a: str, names: dict[str, str]) -> str | None:
-        """The text with a new parameter in each of those holes; None if the operand's sizes, and so
-        theirs, change from call to call."""
+        """The text with a new parameter in each parameter hole; None if the operand's sizes, and so
+        the parameters', change from call to call."""
         shapes = self.trials.shapes(a)
         sizes = {"l": {s[-1] for s in shapes if s}, "c": {s[1] for s in shapes if len(s) > 1}}
         known = {letter: found.pop() for letter, found in sizes.items() if len(found) == 1}
@@ -237,7 +237,7 @@ class Generator:
         return text
 
     def _give(self, name: str, shape: tuple[int, ...], dtype: str, kind: str) -> None:
-        """One more input: a parameter, if this program is a module, and the layer does not write to
+        """Add an input: a parameter if this program is a module and the layer does not write to
         it."""
         layout = POSITIVE if kind.isupper() else "contiguous"
         held = self.layers and kind.lower() == "w"
@@ -246,12 +246,12 @@ class Generator:
         self.trials.give(self.inputs[-1])
 
     def _fits(self, fits: Fits, a: str, name: str) -> bool:
-        """In every call."""
+        """Whether an operand fits in every call."""
         every = (run.eager for run in self.trials.runs)
         return all(fits(values[a], values[name], self.most) for values in every)
 
     def _indexed(self, text: str, hole: str, x: torch.Tensor, names: dict[str, str]) -> str:
-        """The text with an index in its hole: an integer value of the program, or counted."""
+        """The text with an index in its hole: an integer value of the program, or a constant."""
         pool = [
             n
             for n, t in self.trials.eager.items()
@@ -286,7 +286,7 @@ class Generator:
         }
 
     def _new_shape(self, counts: list[int]) -> tuple[int, ...]:
-        """Of as many elements, in every call."""
+        """A shape with as many elements, in every call."""
         n = counts[0] if self.calls == 1 else -1
         factors = [k for k in (2, 3, 4, 5, 8, 16) if all(m and m % k == 0 for m in counts)]
         if not factors:
@@ -295,11 +295,11 @@ class Generator:
         rest = n // k if self.calls == 1 else -1
         return self.source.choice([(k, rest), (rest, k), (rest, 1, k)])
 
-    # -- what is returned, and how it is compiled --------------------------------------------
+    # -- outputs and flags -------------------------------------------------------------------
 
     def _outputs(self) -> tuple[str, ...]:
-        """What nothing uses, and now and then more. Nothing that shows a parameter: a module has
-        its own, in other memory than the inputs that a call is judged by."""
+        """The values that nothing uses, and some others. Not those that share a parameter's memory:
+        a module has its own copy, not the input that a call is compared with."""
         used = {name for step in self.steps for name in step.operands if step.name}
         values = self.trials.eager
         held = {memory(values[i.name]) for i in self.inputs if i.parameter}
@@ -315,7 +315,7 @@ class Generator:
 
 
 def _is_differentiable(program: Program) -> bool:
-    """Whether eager gives its gradients: autograd refuses some mutations when it comes to them."""
+    """Whether eager computes its gradients: autograd refuses some mutations in the backward."""
     run = with_gradients(program.function())
     try:
         for call in range(program.calls):

@@ -1,7 +1,7 @@
 """The hunt: programs one after the other until time or number is up; failures shrunk and stored.
 
-In: a seed; program k of a hunt has the seed plus k, so that `--seed S --programs 1` shows any of
-them again. Out: `Tally`. Programs run in a process of their own, since a wrong kernel may kill it.
+In: a seed. Program k of a hunt has the seed plus k, so `--seed S --programs 1` repeats any one of
+them. Out: `Tally`. Programs run in another process, since a wrong kernel may kill it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from litz.fuzz.compare import REFERENCE, REFUSED, TORCH, Failure, check, check_c
 from litz.fuzz.coverage import Coverage, reached
 from litz.fuzz.dynamo import ThroughDynamo
 from litz.fuzz.generate import generate
-from litz.fuzz.isolate import Apart, Died, isolated
+from litz.fuzz.isolate import ChildProcess, Died, isolated
 from litz.fuzz.locate import stage_of
 from litz.fuzz.program import Program
 from litz.fuzz.runs import captured
 from litz.fuzz.shrink import shrink
 from litz.report import Explanation
 
-A_PROCESS = 300  # programs: torch keeps memory for what it has traced
+A_PROCESS = 300  # programs of one process: torch keeps memory for everything it has traced
 LONGEST = 120.0  # seconds for one program
 SHRINKING = 40.0  # seconds for one failure
 LOCATING = 60.0  # seconds to find its stage
 A_MOMENT = 0.5  # seconds between two looks at the clock
-OFTEN = 2  # failures that read alike are shrunk so many times
-MOST_ASIDE, FEW = 0.25, 10  # of all programs, and beside them: more, and a hunt tried nothing
-DEADLY = "deadly"  # the program that was drawn kills eager's process: an integer divided by zero
-ASIDE = {  # in words
+OFTEN = 2  # failures with the same signature are shrunk only so many times
+MAX_EXCLUDED, FEW = 0.25, 10  # fraction of programs, plus a few: with more, the hunt is void
+DEADLY = "deadly"  # the program kills eager's process: an integer divided by zero
+EXCLUDED = {  # as text
     TORCH: "as torch's own capture",
     REFUSED: "refused by name",
     REFERENCE: "without float64",
@@ -57,7 +57,7 @@ class Find:
 
     seed: int
     failure: Failure
-    program: Program | None  # None: like others before it, and not shrunk
+    program: Program | None  # None if failures like it were shrunk before
 
     def script(self) -> str:
         assert self.program is not None
@@ -69,23 +69,23 @@ class Find:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a program: nothing, a find, or why it is set aside."""
+    """The outcome of a program: right, a find, or the reason why it is excluded."""
 
     steps: int = 0
     find: Find | None = None
-    aside: str = ""
-    coverage: Coverage = field(default_factory=Coverage)  # if it is asked for
+    excluded: str = ""
+    coverage: Coverage = field(default_factory=Coverage)  # if asked for
 
 
 @dataclass
 class Tally:
-    """What a hunt has done so far."""
+    """The totals of a hunt so far."""
 
     programs: int = 0
     steps: int = 0
     seconds: float = 0.0
     finds: list[Find] = field(default_factory=list)
-    aside: Counter[str] = field(default_factory=Counter)  # programs about which nothing is said
+    excluded: Counter[str] = field(default_factory=Counter)  # programs that are not judged
     coverage: Coverage = field(default_factory=Coverage)
 
     def add(self, result: Result, seconds: float) -> None:
@@ -95,35 +95,35 @@ class Tally:
         self.coverage += result.coverage
         if result.find is not None:
             self.finds.append(result.find)
-        if result.aside:
-            self.aside[result.aside] += 1
+        if result.excluded:
+            self.excluded[result.excluded] += 1
 
     @property
     def is_void(self) -> bool:
-        """Whether so much is set aside that the machine is at fault, and nothing was tried."""
-        return self.aside.total() > MOST_ASIDE * self.programs + FEW
+        """Whether too many are excluded: the machine is at fault, and the hunt tested nothing."""
+        return self.excluded.total() > MAX_EXCLUDED * self.programs + FEW
 
     def __str__(self) -> str:
         done = (
             f"{self.programs} programs, {self.steps} ops, {self.seconds:.0f} s, "
             f"{len(self.finds)} failed"
         )
-        reasons = ", ".join(f"{n} {ASIDE[why]}" for why, n in sorted(self.aside.items()))
-        return f"{done}, {self.aside.total()} set aside ({reasons})" if reasons else done
+        reasons = ", ".join(f"{n} {EXCLUDED[why]}" for why, n in sorted(self.excluded.items()))
+        return f"{done}, {self.excluded.total()} excluded ({reasons})" if reasons else done
 
 
 def signature(failure: Failure) -> str:
-    """The failure's text without what differs from program to program."""
+    """The failure's text without the parts that vary from program to program."""
     first = failure.text.strip().splitlines()[0] if failure.text.strip() else ""
     return f"{failure.who} {failure.kind} {re.sub(r'[vtxk]?[0-9.e+-]+', '#', first)[:80]}"
 
 
 def judge(program: Program, notes: Explanation | None = None) -> Failure | None:
-    """What is wrong with a program; what was compiled of it is added to `notes`."""
+    """The failure of a program; reports of its compiles are added to `notes`."""
     if not program.is_plain:
         calls = [program.fresh_inputs(k) for k in range(program.calls)]
         often = program.function(), calls, program.options, program.labels
-        return check_calls(*often, program.manner, program.parameters, notes, program.device)
+        return check_calls(*often, program.call_mode, program.parameters, notes, program.device)
     once = program.function(), program.fresh_inputs(), program.options, program.labels
     return check(*once, program.device, notes=notes)
 
@@ -140,13 +140,13 @@ def still_fails(program: Program, like: Failure) -> bool:
 def try_program(
     program: Program, seed: int, known: list[str], notes: Explanation | None = None
 ) -> Result:
-    """Judge one program; a failure like many before it is counted and not shrunk."""
+    """Judge one program; a failure like earlier ones is counted but not shrunk."""
     failure = judge(program, notes)
     done = Result(len(program.steps), coverage=reached(program, notes) if notes else Coverage())
     if failure is None:
         return done
-    if failure.is_set_aside:
-        return replace(done, aside=failure.who)
+    if failure.is_excluded:
+        return replace(done, excluded=failure.who)
     small, kind = None, signature(failure)
     if known.count(kind) < OFTEN:
         small = shrink(program, partial(still_fails, like=failure), SHRINKING)
@@ -156,7 +156,7 @@ def try_program(
 
 
 def _located(program: Program, failure: Failure) -> Failure:
-    """With the stage at which it goes wrong. A find is one, whatever happens on the way there."""
+    """The failure with its first wrong stage. An error in the search does not lose the find."""
     try:
         return replace(failure, stage=stage_of(program, failure))
     except Exception as error:
@@ -175,10 +175,10 @@ def hunt(
 ) -> Tally:
     """Look for failures; `said` is called after each program, with its find if it has one.
 
-    It forks: call it in a process that has started no threads, nor used a GPU. `options` are flags
-    that every program is compiled with, beside those it draws, and `device` what for. Of `jobs`
-    processes side by side, each takes every so many-th seed. What programs reached is counted if
-    `covers`.
+    It forks: call it in a process that has not started threads or used a GPU. `options` are flags
+    for every program, besides those it draws, and `device` the one that it is compiled for. With
+    `jobs` parallel processes, each takes every `jobs`-th seed. With `covers`, coverage is
+    counted.
     """
     if torch.cuda.is_initialized():
         raise RuntimeError(
@@ -191,7 +191,7 @@ def hunt(
     start = time.monotonic()
     seeds = None if programs is None else range(seed, seed + programs)
     shares = [
-        Share(seed + k, jobs, seeds, options or {}, known, device, covers) for k in range(jobs)
+        Shard(seed + k, jobs, seeds, options or {}, known, device, covers) for k in range(jobs)
     ]
     for result in _in_turn([s.results(start + seconds) for s in shares], shares):
         tally.add(result, time.monotonic() - start)
@@ -202,28 +202,28 @@ def hunt(
     return tally
 
 
-def _in_turn(running: list[Iterator[Result | None]], shares: list[Share]) -> Iterator[Result]:
-    """What all of them give, as it comes. None is one that waits for its process."""
+def _in_turn(running: list[Iterator[Result | None]], shares: list[Shard]) -> Iterator[Result]:
+    """The results of all shards as they come; None means that a shard waits for its process."""
     by_share = dict(zip(shares, running, strict=True))
     while by_share:
         waiting = True
-        for share, results in list(by_share.items()):
+        for shard, results in list(by_share.items()):
             try:
                 result = next(results)
             except StopIteration:
-                del by_share[share]
+                del by_share[shard]
                 continue
             if result is not None:
                 waiting = False
                 yield result
         if waiting and by_share:
-            wait([share.process.ours for share in by_share], A_MOMENT)
+            wait([shard.process.ours for shard in by_share], A_MOMENT)
 
 
 def _warm() -> None:
-    """Load what torch loads at a first compile, once and not in every process of the hunt. A torch
-    with CUDA would initialise it, and after that no fork can use it: every program would fail, with
-    torch's own capture as well as with Litz."""
+    """Load what torch loads at a first compile once, not in every process of the hunt. Not with
+    CUDA: torch would initialise it, no fork could use it afterwards, and every program would fail,
+    in torch's own capture as well as in Litz."""
     torch.set_num_threads(1)  # a fork must not inherit threads
     if not torch.backends.cuda.is_built():
         check(lambda x: [x + 1], [torch.ones(2)])
@@ -231,9 +231,9 @@ def _warm() -> None:
     gc.freeze()
 
 
-class Share:
-    """The seeds of one of the processes side by side. When it dies, the program it was at is a find
-    and another goes on behind it."""
+class Shard:
+    """The seeds of one parallel process. If the process dies, its current program is a find, and
+    a new process continues after it."""
 
     def __init__(
         self, first: int, step: int, seeds: range | None, options: Mapping[str, Any],
@@ -241,7 +241,7 @@ class Share:
     ) -> None:  # fmt: skip
         self.next, self.step, self.seeds = first, step, seeds  # seeds None: no end
         self.options, self.known, self.device, self.covers = options, known, device, covers
-        self.process: Apart
+        self.process: ChildProcess
 
     @property
     def is_left(self) -> bool:
@@ -253,9 +253,9 @@ class Share:
         return replace(program, options=options, device=self.device)
 
     def work(self, channel: Any) -> None:
-        """Send each program before it runs, so that it is known if nothing follows it."""
+        """Send each program before it runs, so that it is known if the process dies."""
         _silence()
-        gc.set_threshold(100_000, 20, 100)  # what a program leaves is small
+        gc.set_threshold(100_000, 20, 100)  # a program leaves little garbage
         for _ in range(A_PROCESS):
             if not self.is_left:
                 return
@@ -269,9 +269,9 @@ class Share:
         return try_program(program, self.next, self.known, notes)
 
     def results(self, end: float) -> Iterator[Result | None]:
-        """What came of each program until `end`. None while nothing has come."""
+        """The result of each program until `end`; None while waiting."""
         while self.is_left and time.monotonic() < end:
-            with Apart(self.work) as self.process:
+            with ChildProcess(self.work) as self.process:
                 yield from self._of_process(end)
 
     def _of_process(self, end: float) -> Iterator[Result | None]:
@@ -281,7 +281,7 @@ class Share:
             program = yield from self._received(LONGEST)
             if isinstance(program, Died):
                 self.next += self.step
-                yield Result(aside=DEADLY)
+                yield Result(excluded=DEADLY)
                 return
             found = yield from self._received(LONGEST + SHRINKING + LOCATING)
             seed, self.next = self.next, self.next + self.step
@@ -291,7 +291,7 @@ class Share:
             yield found
 
     def _received(self, seconds: float) -> Generator[None, None, Any]:
-        """What the process sends next, or how it died."""
+        """The next message of the process, or how it died."""
         last = time.monotonic() + seconds
         while not self.process.ours.poll(0) and time.monotonic() < last:
             yield None
@@ -299,10 +299,10 @@ class Share:
 
 
 def _crash(program: Program, seed: int, died: Died) -> Result:
-    """A program that kills its process, shrunk with a process for each try. One that torch's own
-    capture does not get through in time is set aside: its solver of sizes may take for ever."""
+    """A program that kills its process, shrunk with a new process for each try. If torch's own
+    capture does not finish in time, it is excluded: torch's solver for sizes may never end."""
     if died.status is None and isinstance(isolated(partial(_captures, program), LONGEST), Died):
-        return Result(len(program.steps), aside=TORCH)
+        return Result(len(program.steps), excluded=TORCH)
 
     def dies(smaller: Program) -> bool:
         return isinstance(isolated(partial(_runs, smaller), LONGEST), Died)
@@ -314,9 +314,9 @@ def _crash(program: Program, seed: int, died: Died) -> Result:
 
 
 def _captures(program: Program) -> bool:
-    """Run it with eager behind torch's capture, or see that it fails."""
+    """Run it through torch's capture with eager as the backend; true even if that raises."""
     _silence()
-    given = (program.manner, program.parameters, captured)
+    given = (program.call_mode, program.parameters, captured)
     run = ThroughDynamo(program.function(), {}, *given, device=program.device)
     with suppress(Exception):
         for call in range(program.calls):
@@ -325,7 +325,7 @@ def _captures(program: Program) -> bool:
 
 
 def _silence() -> None:
-    """No word of torch about steps that nobody meant; its C++ warns past Python, to the file."""
+    """Silence torch's warnings about random steps; C++ writes them to the file, not to Python."""
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.CRITICAL)
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # tracebacks are still shown

@@ -1,12 +1,12 @@
 """The stage at which a wrong program first goes wrong.
 
-In: a program and what is wrong with it. Out: the name of a stage. The program is compiled as far as
-each stage in turn and run as that stage left it, through the same calls, and judged as before; the
-first that is wrong is named, and the pass if the stage is a list of them. Example: `passes
+In: a program and its failure. Out: the name of a stage. The program is compiled up to each stage in
+turn, run as that stage left it, with the same calls, and judged as before. The first stage that is
+wrong is named, and the pass if the stage is a list of passes. Example: `passes
 (remove_identities)`.
 
-A graph is run by ATen, loops by the interpreter. A stage behind which the interpreter raises what
-Litz did not is passed over: then the next one that is wrong is named.
+A graph is run by ATen, loops by the interpreter. If the interpreter raises an error that Litz did
+not, the stage is skipped, and the next one that is wrong is named.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from litz.fuzz.program import Program
 from litz.fuzz.runs import Compiled
 from litz.fuzz.stages import LISTS, ON_A_DEVICE, STAGES, Partway
 
-# What a stage may break beside the very thing that was seen.
+# Kinds of failures that a stage may cause besides the one that was seen.
 MEANING = ("value", "shape", "type", "results")
-A_STAGE = 60.0  # seconds in a process of its own
+A_STAGE = 60.0  # seconds in another process
 ARENA = "plan (the arena)"
 BEHIND = "schedule, codegen or runtime"
 NOWHERE = "no stage: it did not fail again"
 
-Judged = Callable[[Partway | None], Failure | None]  # of None: compiled as ever
+Judged = Callable[[Partway | None], Failure | None]  # None: compiled by all stages
 
 
 class CompiledPartway(Compiled):
-    """A function compiled without Dynamo as far as a stage."""
+    """A function compiled up to a stage, without Dynamo."""
 
     def __init__(self, partway: Partway, *given: Any) -> None:
         super().__init__(*given)
@@ -47,7 +47,7 @@ class CompiledPartway(Compiled):
 
 
 def stage_of(program: Program, like: Failure) -> str:
-    """Where it goes wrong. A program that kills its process has another for each stage."""
+    """The first wrong stage. If the program kills its process, each stage gets a new one."""
     judged = _judge_of(program)
     is_deadly = like.kind in ("crash", "timeout")
     fails = partial(_dies if is_deadly else _is_like, judged, like=like)
@@ -61,7 +61,7 @@ def stage_of(program: Program, like: Failure) -> str:
 
 
 def _pass_of(stage: str, fails_behind: Callable[[str, int], bool]) -> str:
-    """The first of a list of passes behind which it fails, in brackets."""
+    """The first pass of a list after which it fails, in brackets."""
     if stage not in LISTS or fails_behind(stage, 0):
         return ""
     right, wrong = 0, len(LISTS[stage])
@@ -84,7 +84,7 @@ def _dies(judged: Judged, partway: Partway | None, like: Failure) -> bool:
 
 
 def _judge_of(program: Program) -> Judged:
-    """Runs the calls of a program; what they should give is found once."""
+    """Judges the calls of a program; the reference results are computed once."""
     function, labels, options = program.function(), program.labels, program.options
     if program.is_plain:
         inputs = program.fresh_inputs()
@@ -98,14 +98,14 @@ def _judge_of(program: Program) -> Judged:
 
         return once
     calls = [program.fresh_inputs(k) for k in range(program.calls)]
-    every = [meaning(meant_by(function, program.manner), inputs) for inputs in calls]
+    every = [meaning(meant_by(function, program.call_mode), inputs) for inputs in calls]
 
     def often(partway: Partway | None) -> Failure | None:
         backend = None if partway is None else partway.backend
-        given = (program.manner, program.parameters, backend)
+        given = (program.call_mode, program.parameters, backend)
         run = ThroughDynamo(function, options, *given, device=program.device)
         is_code = partway is None or partway.stage == "link"
-        threads = program.manner.threads if is_code else 1
+        threads = program.call_mode.threads if is_code else 1
         return failure_of_calls(run, every, calls, labels, threads)
 
     return often

@@ -1,7 +1,7 @@
-"""What a hunt reached, as tables.
+"""The coverage of a hunt as tables.
 
-In: `Coverage`. Out: tables for a terminal, each with a row of what was not reached, and the same as
-a list of rows. Example: `for table in tables(tally.coverage): console.print(table)`.
+In: `Coverage`. Out: tables for a terminal, each with a row of what was not reached. Example:
+`for table in tables(tally.coverage): console.print(table)`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LISTED = {  # a title for each table
 
 
 def tables(coverage: Coverage) -> Iterator[Table]:
-    """Ops, texts of the vocabulary, and the rest."""
+    """Ops, then loops, fusions and the rest, then texts of the vocabulary."""
     yield _ops(coverage)
     for table, title in LISTED.items():
         shown = Table(title, "times", box=None, header_style="bold")

@@ -1,7 +1,7 @@
 """A random program as a value: inputs, steps, outputs. Its text is Python.
 
-In: what `generate` drew or `shrink` kept. Out: a function to run, and a script of a few lines that
-shows a failure again. Example:
+In: a program from `generate` or `shrink`. Out: a function to run, and a script of a few lines that
+reproduces a failure. Example:
 
     x0 = data(1, (4, 3), float32).transpose(-1, -2)
 
@@ -29,11 +29,11 @@ DTYPES: dict[str, torch.dtype] = {n: getattr(torch, n) for n in (*FLOATS, *INTEG
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0]
 
-# How an input lies in memory: a name, and what `data` of a larger shape becomes.
+# The layouts of an input: names; `text_at` has the view of `data` that each one is.
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded")
-POSITIVE = "positive"  # contiguous; a variance
+POSITIVE = "positive"  # contiguous, positive numbers, as a variance has
 SCATTERS = re.compile(r"\.scatter(_?)\((\d+), (\(.*\)), (\w*[a-z]\w*)\)")
-MAKES = re.compile(r"\btorch\.(arange|tensor|linspace|eye)\(")  # calls that take no tensor
+MAKES = re.compile(r"\btorch\.(arange|tensor|linspace|eye)\(")  # calls without a tensor operand
 
 
 def data(seed: int, shape: tuple[int, ...], dtype: torch.dtype, special: bool = False) -> Any:
@@ -54,7 +54,7 @@ def data(seed: int, shape: tuple[int, ...], dtype: torch.dtype, special: bool = 
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor the program takes. `base` names the earlier input whose memory it shows."""
+    """A tensor the program takes. `base` names the earlier input whose memory it shares."""
 
     name: str
     shape: tuple[int, ...]
@@ -64,16 +64,16 @@ class Input:
     special: bool = False
     base: str = ""
     later: tuple[tuple[int, ...], ...] = ()  # its shapes in the calls after the first
-    parameter: bool = False  # of a module; written to between calls
+    parameter: bool = False  # held by a module; written to between calls
 
     @property
     def text(self) -> str:
-        """An expression that makes it."""
+        """An expression that creates it."""
         return self.text_at(0)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Call by call."""
+        """Its shape in each call."""
         return (self.shape, *self.later)
 
     def reshaped(self, shapes: Sequence[tuple[int, ...]]) -> Input:
@@ -107,7 +107,7 @@ class Step:
     name: str
     template: str
     operands: tuple[str, ...]
-    drawn: str = field(default="", compare=False)  # the text of the vocabulary that it was
+    drawn: str = field(default="", compare=False)  # its text in the vocabulary
 
     @property
     def text(self) -> str:
@@ -116,13 +116,13 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How a program is compiled and called, if not once, by itself and for its results alone."""
+class CallMode:
+    """How a program is compiled and called, if not once, without Dynamo, for its results only."""
 
     gradients: bool = False  # of a scalar made of its results
-    threads: int = 1  # that call it at once when it is compiled
+    threads: int = 1  # that call it in parallel once it is compiled
     automatic: bool = False  # torch finds out at the second call which sizes change
-    dynamo: bool = False  # through torch.compile, though nothing else asks for it
+    dynamo: bool = False  # through torch.compile, even if nothing else needs it
 
     @property
     def text(self) -> str:
@@ -130,19 +130,19 @@ class Manner:
         return "".join(f", {n}={v!r}" for n, v in pairs if v != getattr(PLAIN, n))
 
 
-PLAIN = Manner()
+PLAIN = CallMode()
 
 
 @dataclass(frozen=True)
 class Program:
-    """Inputs, steps, the names that are returned, the flags it is compiled with, and what for."""
+    """Inputs, steps, the names that are returned, the flags and the device to compile for."""
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
-    manner: Manner = PLAIN
+    call_mode: CallMode = PLAIN
 
     @property
     def calls(self) -> int:
@@ -155,8 +155,8 @@ class Program:
 
     @property
     def is_plain(self) -> bool:
-        """Called once and for its results alone: compiled without Dynamo."""
-        return self.calls == 1 and not self.parameters and self.manner == PLAIN
+        """Whether it is called once, for its results only: then it is compiled without Dynamo."""
+        return self.calls == 1 and not self.parameters and self.call_mode == PLAIN
 
     @property
     def arguments(self) -> list[str]:
@@ -164,14 +164,16 @@ class Program:
 
     @property
     def labels(self) -> list[str]:
-        """What a run gives: the outputs, gradients, and the inputs as the program leaves them."""
-        floats = [i.name for i in self.inputs if i.dtype in FLOATS] if self.manner.gradients else []
+        """Names of all results: outputs, gradients, and the inputs after the call."""
+        floats = (
+            [i.name for i in self.inputs if i.dtype in FLOATS] if self.call_mode.gradients else []
+        )
         return [*self.outputs, *(f"the gradient of {n}" for n in floats), *self.arguments]
 
     def text(self) -> str:
-        """For a GPU, tensors that are made of numbers name the device: torch 2.11 does not see a
-        default one when it captures. And no two points are scattered to one place, since there any
-        of them may be the last, in eager too."""
+        """For a GPU, calls that create a tensor name the device: torch 2.11 does not see a default
+        one when it captures. And no two elements are scattered to one place, where any of them may
+        be the last, in eager too."""
         steps = [s.text for s in self.steps]
         if self.device != "cpu" and self.inputs:
             device = f"{self.inputs[0].name}.device"
@@ -214,9 +216,11 @@ class Program:
         for call in range(self.calls):
             lines += [f"{i.name} = {i.text_at(call)}" for i in self.inputs]
             lines.append(f"calls.append([{', '.join(self.arguments)}])")
-        manner = self.manner.text + (f", parameters={self.parameters}" if self.parameters else "")
-        manner += f", device={self.device!r}" if self.device != "cpu" else ""
-        lines.append(f"assert_calls_same(program, calls, {dict(self.options)!r}{manner})")
+        call_mode = self.call_mode.text + (
+            f", parameters={self.parameters}" if self.parameters else ""
+        )
+        call_mode += f", device={self.device!r}" if self.device != "cpu" else ""
+        lines.append(f"assert_calls_same(program, calls, {dict(self.options)!r}{call_mode})")
         return "\n".join(lines) + "\n"
 
     def without_dead_steps(self) -> Program:
@@ -233,12 +237,12 @@ class Program:
 
 
 def at_places_of_their_own(text: str) -> str:
-    """A line of a program whose scatter stores each point at a place of its own."""
+    """A line of a program whose scatter stores each element at a place of its own."""
     return SCATTERS.sub(r".scatter\1(\2, \3.argsort(dim=\2, stable=True), \4)", text)
 
 
 def made_on(device: str, text: str) -> str:
-    """A line of a program whose tensors, where it makes some of numbers, are made on a device."""
+    """A line of a program in which calls that create a tensor name the device."""
     for call in reversed(list(MAKES.finditer(text))):
         depth, end = 1, call.end()
         while depth:
@@ -249,5 +253,5 @@ def made_on(device: str, text: str) -> str:
 
 
 def namespace() -> dict[str, Any]:
-    """What a program's text may name."""
+    """The names that a program's text may use."""
     return {"torch": torch, "F": F, "data": data, "inf": math.inf, **DTYPES}

@@ -1,11 +1,11 @@
-"""What a program means without rounding, and how far rounding may carry it.
+"""The reference: a program's results without rounding, and how far rounding may move them.
 
-In: a function and its inputs. Out: its results in float64, and again with every float that it makes
-moved at random by up to an ulp of the type that eager makes it in (for a sum of n numbers sqrt(n)
-ulps of the type that it is added up in). The distance between the two is
-what conditioning, cancellation and all the rest make of one ulp a step.
+In: a function and its inputs. Out: its results in float64; and again with noise: every float that
+it computes is moved at random by up to an ulp of the type that it has in eager (for a sum of n
+numbers, sqrt(n) ulps of the type of the accumulator). The distance between the two is the effect of
+one ulp a step, with all conditioning and cancellation.
 
-Both are the same function, called under a mode that torch shows every call to.
+Both runs are the same function, called under a mode to which torch passes every call.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 Tensors = list[torch.Tensor]
-HALVES = (torch.float16, torch.bfloat16)
-ROUNDED = (torch.float32, *HALVES)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+ROUNDED = (torch.float32, *HALF_DTYPES)
 
-# Calls that copy, move or choose numbers and so never round; a view shows its operand's anyway.
+# Calls that copy, move or choose numbers and so never round; neither do views.
 _EXACT = """
     abs amax amin argmax argmin as_strided cat ceil chunk clamp clone contiguous copysign cummax
     cummin embedding expand fill flip floor gather __getitem__ index_copy index_fill index_select
@@ -31,8 +31,8 @@ _EXACT = """
     repeat_interleave roll round scatter select_scatter sign slice_scatter sort stack
     take_along_dim topk tril triu trunc unfold where zero
 """
-# Calls with steps inside, one of which may cancel what the step before it rounded, as sums do: as
-# right as any answer is the exact one for operands an ulp away.
+# Calls with steps inside, one of which may cancel digits that the step before it rounded, as sums
+# do. Their result for operands an ulp away is as right as any other.
 _STEPS = """
     batch_norm instance_norm group_norm layer_norm rms_norm local_response_norm normalize std var
     std_mean var_mean cosine_similarity softmax log_softmax softmin logsumexp logcumsumexp diff
@@ -40,23 +40,26 @@ _STEPS = """
     addcmul addcdiv addmm linear conv1d conv2d matmul __matmul__ dot trace sum mean nansum nanmean
     cumsum scaled_dot_product_attention outer
 """
-# Calls that choose one of their numbers. Of 0.0 and -0.0, which are equal, they may give either.
+# Calls that choose one of their numbers. Of 0.0 and -0.0, which are equal, they may return either.
 _CHOICES = "max min amax amin aminmax maximum minimum fmax fmin cummax cummin clamp relu"
 EXACT, STEPS = frozenset(_EXACT.split()), frozenset(_STEPS.split())
 CHOICES = frozenset(_CHOICES.split())
 WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__"))
-# Calls that add up long rows. What they round are sums of neighbours, which may be far larger than
-# the result: so neighbours among their operands move together as well.
-SUMS, STRETCHES = frozenset(("sum", "mean", "nansum", "nanmean")), 8
+# Calls that sum long rows. They round sums of neighbours, which may be far larger than the result:
+# so neighbours among their operands are also moved together.
+SUMS, SUM_BLOCKS = frozenset(("sum", "mean", "nansum", "nanmean")), 8
 # Calls that take the mean away, in the backward too, where all elements see its rounding alike.
 _CENTRED = "var std var_mean std_mean batch_norm instance_norm group_norm layer_norm"
 CENTRED = frozenset(_CENTRED.split())
+DEVIATIONS = ("std", "std_mean")
+# A call whose backward subtracts: from each gradient of a weight the mean of its row.
+ATTENTION = "scaled_dot_product_attention"
 NOTHING = 1e-10  # beside an operand: float64 rounds to it, and no narrower type comes as near
 KEEPS_STATISTICS = frozenset(("batch_norm", "instance_norm"))  # in operands, beside their result
 
 
 class Watched(TorchFunctionMode):
-    """Eager itself; notes the type of every tensor that a call gives."""
+    """Eager itself; notes the type of every tensor that a call takes or returns."""
 
     def __init__(self, seen: list[torch.dtype]) -> None:
         super().__init__()
@@ -72,7 +75,7 @@ class Watched(TorchFunctionMode):
 
 
 class Widened(TorchFunctionMode):
-    """The same calls in float64, with `noise` ulps of the type that eager was seen to give."""
+    """The same calls in float64, with `noise` ulps of the types that eager was seen to use."""
 
     def __init__(self, seen: list[torch.dtype], noise: float, seed: int = 0) -> None:
         super().__init__()
@@ -94,18 +97,22 @@ class Widened(TorchFunctionMode):
             near = [self._near(t, d, function) for t, d in zip(old, types_seen, strict=True)]
             moved = iter(near)
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda _: next(moved), (args, kwargs))
-            exact, result = result, function(*args, **kwargs)
-            self._vanish(_tensors(result), _tensors(exact), old)
+            plain = (
+                _name(function) == ATTENTION and len(args) == 3 and kwargs.keys() <= {"is_causal"}
+            )
+            again = self._attention if plain else function
+            exact, result = result, again(*args, **kwargs)
+            self._vanish(function, _tensors(result), _tensors(exact), old)
             kept = zip(given, old, near, types_seen, strict=True) if keeps else ()
             for tensor, was, now, dtype in kept:
-                if not torch.allclose(tensor, was, 0, 0, equal_nan=True):  # not one that was read
+                if not torch.allclose(tensor, was, 0, 0, equal_nan=True):  # it was written to
                     _overwrite(tensor, now)
                     self._move(tensor, dtype, _roundings(function, tensor, [dtype], largest))
         if _name(function) == "to" and given and self.seen[self.at] is not types_seen[0]:
-            result = result.clone()  # as eager's is, though float64 is what it was
+            result = result.clone()  # as in eager, though it is float64 before and after
         for tensor in changed_by(function, args, result):
             dtype = self._next()
-            is_made = bool(before) or _name(function) == "linspace"  # numbers that round, of none
+            is_made = bool(before) or _name(function) == "linspace"  # a constructor that rounds
             is_new = memory(tensor) not in before and is_made
             if tensor.is_floating_point() and (is_new or writes(function)):
                 if _name(function) == "to":
@@ -123,10 +130,10 @@ class Widened(TorchFunctionMode):
         return result
 
     def _move_gradient(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        """What comes back to a value rounds there as well."""
+        """The gradient of a value rounds there as well."""
 
         def near(gradient: torch.Tensor | None) -> torch.Tensor | None:
-            if gradient is None:  # nothing came
+            if gradient is None:  # no gradient arrived
                 return None
             moved = gradient.clone()
             self._move(moved, dtype, 2 * torch.finfo(dtype).eps)
@@ -138,26 +145,26 @@ class Widened(TorchFunctionMode):
     def _may_move(
         self, function: Any, types_seen: list[torch.dtype], result: Any, before: set[int]
     ) -> bool:
-        """Whether operands an ulp away are as good: for a call with steps inside, and for halves,
-        which a compiler may keep wide for one use and round for another."""
+        """Whether operands an ulp away are as good: for a call with steps inside, and for half
+        types, which a compiler may keep wide for one use and round for another."""
         if writes(function) or is_exact(function) or _name(function) == "__setitem__":
             return False
         if any(memory(t) in before for t in _tensors(result)):
             return False
-        return _name(function) in STEPS or any(t in HALVES for t in types_seen)
+        return _name(function) in STEPS or any(t in HALF_DTYPES for t in types_seen)
 
     def _next(self) -> torch.dtype:
         self.at += 1
         return self.seen[self.at - 1]
 
     def _near(self, tensor: torch.Tensor, dtype: torch.dtype, of: Any) -> torch.Tensor:
-        """An operand of a call, elsewhere by up to an ulp; of a sum, stretches of it by another."""
+        """An operand moved by up to an ulp; for a sum, also each of its blocks as a whole."""
         if not tensor.is_floating_point():
             return tensor
         moved = tensor.clone()
         if _name(of) in SUMS:
-            off = 2 * torch.rand(STRETCHES, generator=self.source, dtype=torch.float64) - 1
-            place = torch.arange(tensor.numel()) * STRETCHES // max(tensor.numel(), 1)
+            off = 2 * torch.rand(SUM_BLOCKS, generator=self.source, dtype=torch.float64) - 1
+            place = torch.arange(tensor.numel()) * SUM_BLOCKS // max(tensor.numel(), 1)
             moved *= 1 + self.noise * torch.finfo(dtype).eps * off[place].view(tensor.shape)
         self._move(moved, dtype, torch.finfo(dtype).eps)
         if _name(of) in CENTRED and moved.requires_grad and moved.numel():
@@ -168,6 +175,23 @@ class Widened(TorchFunctionMode):
             moved.register_hook(lambda g: g + self.noise * shift * off * g.abs().max())
         return moved
 
+    def _attention(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, is_causal: bool = False
+    ) -> torch.Tensor:
+        """Attention step by step. Its backward subtracts from each gradient of a weight the mean of
+        its row. That mean rounds too, for the whole row alike: of equal rows only this is left."""
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if is_causal:
+            seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            scores = scores.masked_fill(~seen, -math.inf)
+        weights = scores.softmax(-1)
+        if weights.requires_grad:
+            ulp, means = self.noise * torch.finfo(torch.float32).eps, []
+            off = 2 * torch.rand((*weights.shape[:-1], 1), generator=self.source).double() - 1
+            weights.register_hook(lambda g: means.append((g * weights).sum(-1, keepdim=True)))
+            scores.register_hook(lambda g: g + weights.detach() * means.pop() * ulp * off)
+        return weights @ v
+
     def _move(self, tensor: torch.Tensor, dtype: torch.dtype, ulp: float) -> None:
         """By up to so much, of which the last half an ulp is spent on rounding to a number that the
         type has: so two may meet, and `a - b` be zero."""
@@ -177,13 +201,13 @@ class Widened(TorchFunctionMode):
             _overwrite(tensor, (tensor * (1 + self.noise * most * off)).to(dtype))
 
     def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        """A number that the type has is not rounded."""
+        """A number that the type represents exactly is not rounded."""
         before, held = tensor.clone(), tensor.to(dtype).double() == tensor
         self._move(tensor, dtype, torch.finfo(dtype).eps)
         _overwrite(tensor, torch.where(held, before, tensor))
 
     def _snap(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        """A number between two others is rounded as they are: near zero it may be zero, or not."""
+        """A number between two others rounds like them: near zero it may be zero, or not."""
         if self.noise and tensor.numel():
             step = torch.finfo(dtype).eps * float(tensor.abs().max()) + torch.finfo(dtype).tiny
             off = 2 * torch.rand(tensor.shape, generator=self.source, dtype=torch.float64) - 1
@@ -193,8 +217,8 @@ class Widened(TorchFunctionMode):
         self, tensor: torch.Tensor, dtype: torch.dtype, x: torch.Tensor, groups: int,
         weight: torch.Tensor | None = None, bias: torch.Tensor | None = None, eps: float = 1e-5,
     ) -> None:  # fmt: skip
-        """Eager's group norm adds its mean to the bias, both scaled, and rounds that: it may be
-        much larger than the result."""
+        """Eager's group norm adds its mean to the bias, both scaled, and rounds that sum, which may
+        be much larger than the result."""
         if self.noise and weight is not None and tensor.numel():
             with torch.no_grad():
                 rows = x.reshape(x.shape[0], groups, -1)
@@ -205,18 +229,22 @@ class Widened(TorchFunctionMode):
                 ulp = min(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
                 _overwrite(tensor, tensor + self.noise * ulp * means * off)
 
-    def _vanish(self, results: Tensors, exact: Tensors, given: Tensors) -> None:
+    def _vanish(self, function: Any, results: Tensors, exact: Tensors, given: Tensors) -> None:
         """Equal numbers less their mean are nothing, or what a type rounds their mean by. Float64
-        has one of the two; the other is as right."""
+        has one of the two; the other is as right. So is a deviation whose square float32 has not
+        (docs/correctness.md, where a promise is weaker)."""
         nothing = NOTHING * max((_largest(t) for t in given), default=0.0)
+        if _name(function) in DEVIATIONS:
+            nothing = max(nothing, math.sqrt(torch.finfo(torch.float32).tiny))
         for near, true in zip(results, exact, strict=True):
             if near.is_floating_point():
                 coin = torch.rand(near.shape, generator=self.source) < 0.5
                 _overwrite(near, torch.where((true.abs() <= nothing) & coin, 0.0, near))
 
     def _turn(self, function: Any, tensor: torch.Tensor) -> None:
-        """The sign of a NaN says nothing, nor that of a zero chosen among zeros or summed of them:
-        a sum that begins with its first number may be -0.0, one that begins with 0.0 is not."""
+        """The sign of a NaN is arbitrary, and so is that of a zero chosen among zeros or summed of
+        them: a sum that begins with its first number may be -0.0, one that begins with 0.0 is
+        not."""
         if self.noise:
             free = tensor.isnan()
             if _name(function).rstrip("_") in CHOICES or _name(function) in STEPS:
@@ -226,13 +254,13 @@ class Widened(TorchFunctionMode):
 
 
 def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Autograd does not see it: a value that it saved is another one now, and as good."""
+    """Without autograd's notice: a value that it saved is now another one, which is as good."""
     with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
         tensor.copy_(values)
 
 
 def _largest(tensor: torch.Tensor) -> float:
-    """Of the floats that are finite."""
+    """The largest absolute value of the finite floats."""
     if not tensor.is_floating_point():
         return 0.0
     finite = tensor.detach()[tensor.isfinite()].abs()
@@ -242,17 +270,18 @@ def _largest(tensor: torch.Tensor) -> float:
 def _roundings(
     function: Any, result: torch.Tensor, dtypes: list[torch.dtype], largest: int
 ) -> float:
-    """What a call rounds: an ulp of its coarsest type, and if it is a sum of n numbers, n times in
-    the type that it is added up in, which is never a half. Two right orders differ by sqrt(n)."""
+    """The relative rounding error of a call: an ulp of its coarsest type. A sum of n numbers also
+    rounds n times in its accumulator, which is never a half type; two right orders differ by
+    sqrt(n)."""
     ulp = max(float(torch.finfo(d).eps) for d in dtypes if d.is_floating_point)
     added = largest / max(result.numel(), 1)
     if dtypes[0] is torch.float64 and _name(function) in STEPS:
-        added = largest  # what is exact is a sum in the same type
+        added = largest  # the exact result is a sum in the same type
     return ulp + (math.sqrt(max(added, 1)) - 1) * min(ulp, float(torch.finfo(torch.float32).eps))
 
 
 def changed_by(function: Any, args: Any, result: Any) -> Tensors:
-    """The tensors that a call gives or writes into."""
+    """The tensors that a call returns or writes into."""
     return [args[0]] if _name(function) == "__setitem__" else _tensors(result)
 
 
@@ -284,7 +313,7 @@ def memory(tensor: torch.Tensor) -> int:
 
 
 def widened(tensors: Sequence[torch.Tensor]) -> Tensors:
-    """Copies, floats in float64; what shared memory shares it still."""
+    """Copies with floats in float64; tensors that shared memory still do."""
     storages: dict[int, torch.Tensor] = {}
     return [_rebased(t, storages) for t in tensors]
 
@@ -303,7 +332,7 @@ def _rebased(tensor: torch.Tensor, storages: dict[int, torch.Tensor]) -> torch.T
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Any:
-    """Integers divide into this type, for a block."""
+    """In this block, dividing integers gives this type."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -319,7 +348,7 @@ def run_wide(
     noise: float,
     seed: int = 0,
 ) -> Tensors:
-    """The results and the inputs as they are left, in float64."""
+    """The results and the inputs after the call, in float64."""
     wide = widened(inputs)
     with torch.no_grad(), default_dtype(torch.float64), Widened(seen, noise, seed):
         results = list(function(*wide))

@@ -1,8 +1,8 @@
 """A function compiled by Litz without Dynamo, and run natively or by the interpreter.
 
-In: a function and its inputs. Out: its results and its inputs as they are left. Frames and guards
-are left out: they take most of the time and none of the risk. What fails, raises: nothing here
-falls back to eager.
+In: a function and its inputs. Out: its results and its inputs after the call. Frames and guards are
+left out: they take most of the time and have none of the risk. A failure raises: nothing here falls
+back to eager.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from litz.capture import decompositions
 from litz.compiler import compile_graph
 from litz.config import snapshot
 from litz.fuzz.interpreted import interpreted
-from litz.report import Explanation, unread
+from litz.report import Explanation, discarding_explanation
 from litz.runtime import CompiledGraph
 
 
 class Compiled:
-    """Traced and compiled on its first call. `interpret` makes later calls run the kernels' IR.
-    Inputs are on the CPU, and so are results; the code may be for another device."""
+    """Traced and compiled at its first call. With `interpret`, later calls run the kernels' IR.
+    Inputs and results are on the CPU; the code may be for another device."""
 
     def __init__(
         self, function: Callable[..., Any], options: Mapping[str, Any], device: str = "cpu",
@@ -36,7 +36,7 @@ class Compiled:
     ) -> None:  # fmt: skip
         self.config = snapshot(dict(options))
         self.interpret, self.device = False, device
-        self.notes = unread() if notes is None else notes
+        self.notes = discarding_explanation() if notes is None else notes
         self.traced = aot_function(
             function,
             fw_compiler=self._compile,
@@ -46,7 +46,7 @@ class Compiled:
         )
 
     def _compile(self, module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        with unset_fake_temporarily():  # as the backend does: passes compute with constants
+        with unset_fake_temporarily():  # as in the backend: passes compute with constants
             return self._compiled(module)
 
     def _compiled(self, module: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -70,10 +70,10 @@ class Compiled:
 def on_device(
     run: Callable[..., Any], device: str, inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Call with inputs of the CPU where a device has them; results are of the CPU again."""
+    """Call with CPU inputs copied to `device`; results are copied back."""
     if device == "cpu":
         return list(run(*inputs))
-    there = Elsewhere(device)
+    there = OnOtherDevice(device)
     given = [there.moved(t) for t in inputs]
     with _in_full():
         return there.back(list(run(*given)))
@@ -81,8 +81,8 @@ def on_device(
 
 @contextmanager
 def _in_full() -> Iterator[None]:
-    """No convolution computes with 10 of 23 bits, as torch lets cuDNN do where that has a kernel
-    for it: it is as wide of float64 as eager on that device may be, and a CPU's eager is not."""
+    """No convolution computes in TF32, with 10 of 23 bits, as torch allows cuDNN. Eager on that
+    device may be that far from float64, but eager on a CPU, which is the reference, is not."""
     before = torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.allow_tf32 = False
     try:
@@ -91,15 +91,15 @@ def _in_full() -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-class Elsewhere:
-    """Tensors on another device: what shares memory shares it there, too, and lies there alike."""
+class OnOtherDevice:
+    """Copies of tensors on another device, with the same strides and sharing of memory."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.pairs: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # here, there
 
     def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The same elements there."""
+        """The same elements on the device."""
         here = tensor.untyped_storage()
         if here._cdata not in self.pairs:
             there = torch.UntypedStorage(here.nbytes(), device=self.device).copy_(here)
@@ -107,7 +107,7 @@ class Elsewhere:
         return _over(self.pairs[here._cdata][1], tensor)
 
     def back(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Results here, and what was moved there as it is now."""
+        """Copy results to the CPU, and update the inputs from their copies."""
         known = {there._cdata: here for here, there in self.pairs.values()}
         for here, there in self.pairs.values():
             here.copy_(there)
@@ -121,7 +121,7 @@ class Elsewhere:
 
 
 def _over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
-    """A tensor over other memory, laid out as one is."""
+    """A tensor over other memory, with the layout of `like`."""
     fresh = torch.empty(0, dtype=like.dtype, device=storage.device)
     return fresh.set_(storage, like.storage_offset(), like.shape, like.stride())  # type: ignore
 
@@ -134,7 +134,7 @@ def _kept(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
 def traced(
     function: Callable[..., Any], device: str, inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """What AOTAutograd's graph gives when eager runs it: torch's own part, without ours."""
+    """The results of AOTAutograd's graph run by eager: torch's own part, without ours."""
     run = aot_function(
         function, fw_compiler=_kept, inference_compiler=_kept, keep_inference_input_mutations=True
     )
@@ -143,6 +143,6 @@ def traced(
 
 
 def captured(module: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-    """A backend: torch's own part as Litz asks for it, with eager behind it."""
+    """A backend: torch's own part as Litz uses it, with eager instead of Litz."""
     hook: Callable[..., Any] = aot_autograd(fw_compiler=_kept, keep_inference_input_mutations=True)
     return hook(module, inputs)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""A failing program made small: fewer calls, steps, outputs, flags, inputs and elements.
+"""Shrinking: a failing program gets fewer calls, steps, outputs, flags, inputs and elements.
 
-In: a program and a test of whether a smaller one still fails. Out: the smallest found in the time
-given. Each change is tried and kept if the program still fails. Example: of forty steps,
+In: a program and a test of whether a smaller one still fails. Out: the smallest found in the given
+time. Each change is tried, and kept if the program still fails. Example: of forty steps,
 
     v0 = x0.cumsum(0)
     return [v0[::2]]
@@ -15,20 +15,20 @@ from dataclasses import replace
 
 import torch
 
-from litz.fuzz.program import NAMES, Input, Manner, Program, Step
+from litz.fuzz.program import NAMES, CallMode, Input, Program, Step
 
 Fails = Callable[[Program], bool]
 
 
 def shrink(program: Program, fails: Fails, seconds: float) -> Program:
-    """Go through the kinds of change until none helps."""
+    """Try all kinds of changes until none helps."""
     end = time.monotonic() + seconds
     before = None
     while program != before and time.monotonic() < end:
         before = program
         for changes in (
-            plainer_manner, fewer_calls, fewer_outputs, fewer_steps, shorter_paths, fewer_options,
-            plainer_inputs, smaller_sizes,
+            plainer_call_mode, fewer_calls, fewer_outputs, fewer_steps, shorter_paths,
+            fewer_options, plainer_inputs, smaller_sizes,
         ):  # fmt: skip
             program = _applied(program, changes, fails, end)
     return renamed(program)
@@ -51,17 +51,17 @@ def _applied(
     return program
 
 
-def plainer_manner(program: Program) -> Iterator[Program]:
+def plainer_call_mode(program: Program) -> Iterator[Program]:
     """Without gradients, threads, parameters; and without Dynamo, if it is called once."""
-    manner = program.manner
-    plain = Manner(dynamo=manner.dynamo)
+    call_mode = program.call_mode
+    plain = CallMode(dynamo=call_mode.dynamo)
     free = tuple(replace(i, parameter=False) for i in program.inputs)
     for less in (
-        replace(program, manner=Manner(), inputs=free),
-        replace(program, manner=plain),
-        replace(program, manner=replace(manner, gradients=False)),
-        replace(program, manner=replace(manner, threads=1)),
-        replace(program, manner=replace(manner, automatic=False)),
+        replace(program, call_mode=CallMode(), inputs=free),
+        replace(program, call_mode=plain),
+        replace(program, call_mode=replace(call_mode, gradients=False)),
+        replace(program, call_mode=replace(call_mode, threads=1)),
+        replace(program, call_mode=replace(call_mode, automatic=False)),
         replace(program, inputs=free),
     ):
         if less != program:
@@ -69,14 +69,14 @@ def plainer_manner(program: Program) -> Iterator[Program]:
 
 
 def fewer_calls(program: Program) -> Iterator[Program]:
-    """One alone, then all but one."""
+    """A single call, then all but one."""
     every = range(program.calls)
     if program.calls == 1:
         return
     for kept in [[k] for k in every] + [[j for j in every if j != k] for k in every]:
         inputs = (i.reshaped([i.shapes[k] for k in kept]) for i in program.inputs)
-        manner = replace(program.manner, dynamo=True)
-        yield replace(program, inputs=tuple(inputs), manner=manner)
+        call_mode = replace(program.call_mode, dynamo=True)
+        yield replace(program, inputs=tuple(inputs), call_mode=call_mode)
 
 
 def fewer_outputs(program: Program) -> Iterator[Program]:
@@ -90,7 +90,7 @@ def fewer_outputs(program: Program) -> Iterator[Program]:
 
 
 def fewer_steps(program: Program) -> Iterator[Program]:
-    """Steps in runs, long ones first; what later steps need of them becomes an input."""
+    """Remove ranges of steps, long ones first; values that later steps need become inputs."""
     length = len(program.steps)
     size = max(length // 2, 1)
     while length:
@@ -125,7 +125,7 @@ def _values(program: Program, call: int) -> dict[str, torch.Tensor]:
 
 
 def shorter_paths(program: Program) -> Iterator[Program]:
-    """A step's value exchanged for one of its operands."""
+    """Replace a step's value by one of its operands."""
     for k, step in enumerate(program.steps):
         for operand in dict.fromkeys(step.operands) if step.name else ():
             rest = program.steps[:k] + program.steps[k + 1 :]
@@ -152,7 +152,7 @@ def plainer_inputs(program: Program) -> Iterator[Program]:
 
 
 def smaller_sizes(program: Program) -> Iterator[Program]:
-    """One size in all inputs of a call made smaller, or one input without a dimension."""
+    """Make one size smaller in all inputs of a call, or remove a dimension of one input."""
     for call in range(program.calls):
         sizes = sorted({n for i in program.inputs for n in i.shapes[call] if n > 1}, reverse=True)
         for n in sizes:
@@ -169,7 +169,7 @@ def smaller_sizes(program: Program) -> Iterator[Program]:
 def _resized(program: Program, call: int, size: int, smaller: int) -> Program:
     def resized(item: Input) -> Input:
         shapes = list(item.shapes)
-        for k in range(len(shapes)) if item.parameter else [call]:  # it has one shape
+        for k in range(len(shapes)) if item.parameter else [call]:  # a parameter has one shape
             shapes[k] = tuple(smaller if m == size else m for m in shapes[k])
         return item.reshaped(shapes)
 
@@ -191,7 +191,7 @@ def _renamed(program: Program, names: dict[str, str]) -> Program:
 
 
 def renamed(program: Program) -> Program:
-    """Inputs and values counted from zero."""
+    """Number inputs and values from zero."""
     made = [step.name for step in program.steps if step.name]
     names = {i.name: f"x{k}" for k, i in enumerate(program.inputs)}
     return _renamed(program, names | {name: f"v{k}" for k, name in enumerate(made)})

@@ -1,9 +1,9 @@
-"""A graph compiled as far as one stage, and run as that stage left it.
+"""A graph compiled up to one stage, and run as that stage left it.
 
 In: the FX module that AOTAutograd made, and the name of a stage. Out: a callable over the list of
-its inputs. ATen runs what is a graph still, the interpreter what is loops; machine code runs one
-kernel at a time, over memory of its own, until the stage that joins them. Example:
-`Partway("lower", config).compiled(module, "inference")([x])` is what the lowered loops mean.
+its inputs. ATen runs a graph, the interpreter runs loops; machine code runs one kernel at a time,
+over separate memory, until the stage that links them. Example:
+`Partway("lower", config).compiled(module, "inference")([x])` runs the lowered loops.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from litz.capture import (
     COMPILE_LOCK,
     capture,
     devices_of,
+    forbid_new_guards,
     is_symbolic,
     simplify_masks,
-    sizes_of,
+    specialization_key,
     specialize,
-    through_autograd,
-    without_guards,
+    through_aot_autograd,
 )
 from litz.config import Config
 from litz.errors import InternalError, SizeUnknown
@@ -38,7 +38,7 @@ from litz.ir.choices import Choices
 from litz.ir.graph import Graph
 from litz.ir.program import LoopProgram, Plan
 from litz.ir.source import Binary
-from litz.lower import GUARDS, lower
+from litz.lower import GUARD_ERRORS, lower
 from litz.passes import JOINT_PASSES, PASSES, Pass, optimize, partition
 from litz.plan import plan
 from litz.runtime import CompiledGraph
@@ -47,21 +47,21 @@ from litz.target import Target, target_for
 from litz.targets import toolchain_of
 from litz.trace import Trace
 
-# In the order in which a graph meets them. `codegen` is tried as LLVM leaves it alone, `build` as
-# it optimises it, and `link` with memory for each buffer: only the plan's arena comes behind that.
+# In the order of the pipeline. `codegen` is run unoptimised, `build` as LLVM optimises it, and
+# `link` with separate memory for each buffer: only the plan's arena comes after that.
 STAGES = (
     "capture", "partition", "passes", "lower", "fuse", "plan", "schedule", "codegen", "build",
     "link",
 )  # fmt: skip
-ON_A_DEVICE = STAGES[: STAGES.index("schedule")]  # the interpreter reads no kernels of a GPU's
-# Stages that are lists of passes, each of which can be left out with those behind it.
+ON_A_DEVICE = STAGES[: STAGES.index("schedule")]  # the interpreter cannot run kernels of a GPU
+# Stages that are lists of passes, which can be cut off after any of them.
 LISTS: dict[str, Sequence[Pass]] = {"partition": JOINT_PASSES, "passes": PASSES}
 
 Boxed = Callable[[list[Any]], Any]
 
 
 def boxed(run: Callable[[list[Any]], Any]) -> Boxed:
-    """As AOTAutograd wants it, if the inputs are to come as one list."""
+    """A callable that AOTAutograd gives its inputs as one list."""
 
     def call(args: list[Any]) -> Any:
         return run(args)
@@ -71,7 +71,7 @@ def boxed(run: Callable[[list[Any]], Any]) -> Boxed:
 
 
 class Partway:
-    """Compiles as far as `stage`; of a list of passes, as far as `passes` of them."""
+    """Compiles up to `stage`; if that is a list of passes, up to `passes` of them."""
 
     def __init__(self, stage: str, config: Config, passes: int | None = None) -> None:
         self.stage, self.config, self.last = stage, config, STAGES.index(stage)
@@ -83,11 +83,11 @@ class Partway:
     # -- behind Dynamo -----------------------------------------------------------------------
 
     def backend(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """As `litz.backend.litz` is one."""
+        """A backend like `litz.backend.litz`."""
         if self.config.joint_graph_constant_folding:
             simplify_masks(module)
         split = self._split if self.reaches("partition") else default_partition
-        return through_autograd(module, inputs, self._graph, split, self.config.fallback_random)
+        return through_aot_autograd(module, inputs, self._graph, split, self.config.fallback_random)
 
     def _split(self, joint: torch.fx.GraphModule, args: Sequence[Any], **given: Any) -> Any:
         trace = Trace()
@@ -95,14 +95,14 @@ class Partway:
         return trace(partition, joint, args, self.config, trace, passes=chosen, **given)
 
     def _graph(self, module: torch.fx.GraphModule, _: Sequence[Any], kind: str) -> Boxed:
-        """One for all sizes, or one for each where the backend does so."""
+        """One callable for all sizes, or one for each, as the backend decides."""
         if not is_symbolic(module):
             return self.compiled(module, kind)
         try:
-            with COMPILE_LOCK, without_guards(module):
+            with COMPILE_LOCK, forbid_new_guards(module):
                 return self.compiled(module, kind)
         except Exception as error:
-            expected = isinstance(error, SizeUnknown) or isinstance(error.__cause__, GUARDS)
+            expected = isinstance(error, SizeUnknown) or isinstance(error.__cause__, GUARD_ERRORS)
             if isinstance(error, InternalError) and not expected:
                 raise
             return boxed(BySize(module, partial(self.compiled, kind=kind)))
@@ -110,7 +110,7 @@ class Partway:
     # -- one graph ---------------------------------------------------------------------------
 
     def compiled(self, module: torch.fx.GraphModule, kind: str) -> Boxed:
-        """A callable of the graph as the stage leaves it."""
+        """A callable for the graph as the stage leaves it."""
         with COMPILE_LOCK, without_modes():
             return boxed(self._compiled(module, kind))
 
@@ -144,7 +144,7 @@ class Partway:
         if self.stage == "schedule":
             hook = as_scheduled(steps, made)
             return partial(interpreted, planned.graph, constants, kernel=hook)
-        placed = without_arena(planned, is_held=self.stage == "link")
+        placed = without_arena(planned, keeps_prepacked=self.stage == "link")
         written = trace(tools.emit, placed, made, target)
         given = (constants, config, target, tuple(graph.frozen))
         call = trace(plan_call, placed, written, *given)
@@ -155,7 +155,7 @@ class Partway:
             code = trace(tools.build, source, target, config, trace)
         except Exception:
             if self.stage == "codegen":
-                return plain  # for the next stage to raise
+                return plain  # the next stage will raise
             raise
         binary = trace(tools.load, source, code)
         assert isinstance(binary, Binary)
@@ -180,13 +180,21 @@ def _by_aten(graph: Graph) -> Boxed:
     return run
 
 
-def without_arena(plan: Plan, is_held: bool) -> Plan:
-    """The same order, with memory of its own for each intermediate. What is made of parameters is
-    not kept from call to call, unless it is to be `held`."""
-    graph = plan.graph if is_held else replace(plan.graph, static=frozenset())
-    lent = plan.lent | set(plan.slots)
-    heirs = plan.heirs if is_held else {}
-    return replace(plan, graph=graph, slots={}, arena_bytes=0, regions=(), heirs=heirs, lent=lent)
+def without_arena(plan: Plan, keeps_prepacked: bool) -> Plan:
+    """The same order, with separate memory for each intermediate. Prepacked weights are computed in
+    every call, unless `keeps_prepacked`."""
+    graph = plan.graph if keeps_prepacked else replace(plan.graph, static=frozenset())
+    call_allocated = plan.call_allocated | set(plan.slots)
+    inplace_reuse = plan.inplace_reuse if keeps_prepacked else {}
+    return replace(
+        plan,
+        graph=graph,
+        slots={},
+        arena_bytes=0,
+        regions=(),
+        inplace_reuse=inplace_reuse,
+        call_allocated=call_allocated,
+    )
 
 
 class BySize:
@@ -199,7 +207,7 @@ class BySize:
         self.known: dict[tuple[Any, ...], Boxed] = {}
 
     def __call__(self, args: list[Any]) -> Any:
-        sizes = sizes_of(args)
+        sizes = specialization_key(args)
         if sizes not in self.known:
             with COMPILE_LOCK, without_modes():
                 self.known[sizes] = self.compile(specialize(self.module, args))

@@ -1,8 +1,8 @@
-"""The lines of a program run as they are drawn: in eager, in float64, in float64 with noise.
+"""Steps run when they are drawn: in eager, in float64, in float64 with noise.
 
-In: inputs, then one step after the other. Out: whether a step may stay. One that eager rejects, or
-whose value is large, or that rounding carries far, or an integer that rounding changes, may not: no
-two right answers would then agree.
+In: inputs, then one step after the other. Out: whether a step is kept. It is not if eager rejects
+it, if its value is large, if rounding moves it far, or if it is an integer that rounding changes:
+two right answers would then differ.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from litz.fuzz.program import DTYPES, Input, Step, namespace
 from litz.fuzz.reference import Watched, Widened, default_dtype, widened
 
 MOST_DIMENSIONS = 5
-MOST_MAGNITUDE = 1e4  # well inside float16: nothing overflows in one run and not in another
-MOST_SPREAD = 0.02  # of the largest number: beyond it, a comparison would find nothing
+MOST_MAGNITUDE = 1e4  # well inside float16, so that no run alone overflows
+MOST_SPREAD = 0.02  # of the largest number: with more, a comparison would find nothing
 
 
-class Runs:
-    """The same lines run three ways at the sizes of one call."""
+class ReferenceRuns:
+    """The same steps run three ways at the sizes of one call."""
 
     def __init__(self, inputs: tuple[Input, ...], call: int, most: int) -> None:
         self.seen: list[torch.dtype] = []
@@ -42,14 +42,14 @@ class Runs:
         return self.values[0]
 
     def give(self, item: Input, call: int) -> None:
-        """One more input."""
+        """Add an input."""
         made = eval(item.text_at(call), namespace())
         self.values[0][item.name] = made
         for values in self.values[1:]:
             (values[item.name],) = widened([made])
 
     def saved(self, step: Step) -> tuple[list[dict[str, torch.Tensor]], int]:
-        """All that a line may change."""
+        """The state that a step may change."""
         before = copy.deepcopy(self.values) if not step.name else [dict(v) for v in self.values]
         return before, len(self.seen)
 
@@ -62,14 +62,14 @@ class Runs:
             wide.at = len(self.seen)
 
     def do(self, step: Step) -> bool:
-        """Run a line in all, and say whether it may stay."""
+        """Run a step in all three ways; returns whether it is kept."""
         try:
             for mode, values in zip(self.modes, self.values, strict=True):
                 self._do(step, mode, values)
             return self._comparable(step)
         except (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError,
                 ZeroDivisionError):  # fmt: skip
-            # Lines are drawn at random: torch refuses many, and such a program is none to compare.
+            # Steps are drawn at random: torch refuses many, and those cannot be compared.
             return False
 
     def _do(self, step: Step, mode: Any, values: dict[str, torch.Tensor]) -> None:
@@ -104,10 +104,10 @@ class Runs:
 
 
 class Trials:
-    """The runs of every call, with a way back from a line that is not wanted in one of them."""
+    """The runs of all calls; a step that one of them rejects is undone in all."""
 
     def __init__(self, inputs: tuple[Input, ...], most: int) -> None:
-        self.runs = [Runs(inputs, call, most) for call in range(len(inputs[0].shapes))]
+        self.runs = [ReferenceRuns(inputs, call, most) for call in range(len(inputs[0].shapes))]
 
     @property
     def eager(self) -> dict[str, torch.Tensor]:
@@ -115,7 +115,7 @@ class Trials:
         return self.runs[0].eager
 
     def give(self, item: Input) -> None:
-        """One more input, for lines that come."""
+        """Add an input for later steps."""
         for call, run in enumerate(self.runs):
             run.give(item, call)
 
@@ -123,7 +123,7 @@ class Trials:
         return [run.eager[name].shape for run in self.runs]
 
     def do(self, step: Step) -> bool:
-        """Run a line in all; one that fails, or gives no tensor, leaves no trace."""
+        """Run a step in all calls; one that fails, or returns no tensor, is undone."""
         before = [run.saved(step) for run in self.runs]
         kept = all(run.do(step) for run in self.runs)
         for run, saved in zip(self.runs, before, strict=True):

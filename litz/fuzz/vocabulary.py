@@ -7,15 +7,15 @@ In: nothing. Out: `FAMILIES`. A hole is filled by the generator:
     {t} {f} a type, a float type      {z} a shape of as many elements     {p} a permutation
     {r} repeats              {i} a constant index               {j} {g} computed indices: for the
     {l} its last size                                           first dimension, for `gather`
-    {q} a piece: such a text is drawn for two or three of them
+    {q} a part: such a text is drawn for two or three of them
     {w:...} a parameter of that shape, in which `c` is the operand's second size (the channels of a
             layer) and `l` its last; {u:...} an input, which the step may write to; {W:...} {U:...}
             the same of positive numbers
 
-A text that eager rejects costs a try; so holes need not fit, only fit often. Divisors are kept from
-zero and from -1, shifts small, and floats that become integers inside every integer's range: beyond
-these, eager itself is undefined. The mean beside a variance is of finite numbers: eager's is NaN
-for an infinity.
+A text that eager rejects costs only a try, so holes need not always fit. Divisors stay away from
+zero and -1, shifts are small, and floats that become integers are inside every integer's range:
+beyond these, eager itself is undefined. The mean beside a variance is of finite numbers: eager's is
+NaN for an infinity.
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ FAMILIES = (
         {a}.cummax({d})[0] ;{a}.cummin({d})[0] ;{a}.nansum({d}) ;{a}.sum({d}, dtype={f})
         {a}.trace() ;{a}.diff(dim={d})
     """),
-    # A vector of zeros has no direction: eager's cosine of a half one is NaN, and rounding decides
-    # whether what a norm gave is zero.
+    # A vector of zeros has no direction: eager's cosine of one in a half type is NaN, and rounding
+    # decides whether a norm is zero.
     _family("float reduce", _float, 5, """
         {a}.mean() ;{a}.mean({d}, keepdim=True) ;{a}.softmax({d}) ;{a}.log_softmax({d})
         {a}.logsumexp({d}) ;{a}.var({d}, correction=0) ;{a}.std({d}, keepdim=True)
@@ -187,7 +187,7 @@ FAMILIES = (
         F.scaled_dot_product_attention({a}.nan_to_num(0, 0, 0), {s}.nan_to_num(0, 0, 0), {s})
         F.scaled_dot_product_attention(*2 * [{a}.nan_to_num(0, 0, 0)], {s}, is_causal=True)
     """),
-    # Rows that no cache holds, of which little is left.
+    # Rows larger than any cache, reduced to a few numbers.
     _family("long", _float, 1, """
         torch.linspace(0, 1, 70_001).outer({a}.flatten()[:2]).sum(0)
         ({a}.flatten()[:1] + torch.linspace(-1, 1, 70_001)).softmax(0).amax()
@@ -200,7 +200,7 @@ FAMILIES = (
         torch.cat([{a}.flatten()[:9, None] * torch.linspace(0, 1, n) for n in (999, 77)], 1)[:, ::9]
         F.layer_norm({a}.flatten()[:2, None] * torch.linspace(-1, 1, 70_001), (70_001,))[:, ::999]
     """),
-    # One memory seen in several ways, and pieces of it joined again.
+    # Several views of one memory, and parts of it joined again.
     _family("layout", _any, 4, """
         {a}.contiguous().as_strided(({k}, {k}), (1, 1))
         {a}.flatten().as_strided(({k}, 2), ({k}, 1))

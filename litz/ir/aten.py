@@ -1,7 +1,7 @@
 """ATen's ops and types, by the names that the IR has for them.
 
-In: an `Extern`, a `DType`. Out: what torch calls them. Example: the step `aten.mm.default` that has
-a place for its result calls `torch.mm`.
+In: an `Extern`, a `DType`. Out: the torch function or `torch.dtype`. Example: an extern
+`aten.mm.default` that writes `into` given storage calls `torch.mm`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FROM_TORCH = {theirs: DTYPES[name] for name, theirs in TO_TORCH.items()}
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """The IR's type; one we never compute with is opaque: it passes through extern calls only."""
+    """The IR's type. One that we never compute with is opaque: only extern calls use it."""
     found = FROM_TORCH.get(dtype)
     if found is None:
         found = DType(str(dtype).removeprefix("torch."), "x", dtype.itemsize, bytes)
@@ -41,26 +41,26 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 def dtype_named(name: str) -> DType | None:
-    """The type that a program's text means."""
+    """The type of that name in a program's text, if there is one."""
     theirs = getattr(torch, name, None)
     return DTYPES.get(name) or (dtype_of(theirs) if isinstance(theirs, torch.dtype) else None)
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:
-    """An opaque type keeps torch's own name."""
+    """The torch type; an opaque type has torch's own name."""
     return TO_TORCH.get(dtype.name) or getattr(torch, dtype.name)
 
 
 def op_of(step: Extern) -> Callable[..., Any]:
     """The function that an extern calls."""
     if step.target == "aten._local_scalar_dense.default":
-        return torch.Tensor.item  # type: ignore[no-any-return]  # behind a cheaper door
+        return torch.Tensor.item  # type: ignore[no-any-return]  # the same op, faster to call
     namespace, name, *overload = step.target.split(".")
     packet = getattr(getattr(torch.ops, namespace), name)
     if not overload:  # higher-order ops have no overloads
         return packet  # type: ignore[no-any-return]
     if step.into:
-        # torch.mm(a, b, out=c) is the same op behind a cheaper door
+        # torch.mm(a, b, out=c) is the same op, faster to call
         return getattr(torch, name, packet.out)  # type: ignore[no-any-return]
     return getattr(packet, overload[0])  # type: ignore[no-any-return]
 

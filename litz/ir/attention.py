@@ -1,9 +1,8 @@
 """Attention in the loop IR: how it is written, and its parts, read off a nest by its tag.
 
-In: a step that is tagged as `Attention`. Out: `AttentionParts`. Attention is a mean of values
-weighed by the exponentials of scores, in which a score is any expression that holds one dot product
-of a query and a key: scale, bias, mask and softcap are part of it. Example, over r0 < 64 and
-r1 < 128:
+In: a step that is tagged as `Attention`. Out: `AttentionParts`. Attention is a mean of values,
+weighted by the exponentials of scores. A score is any expression around one dot product of a query
+and a key: scale, bias, mask and softcap are part of it. Example, over r0 < 64 and r1 < 128:
 
     s = sum over r0 of q[i0, r0] * k[r1, r0] * 0.125
     w = exp(s - max over r1 of s)
@@ -25,15 +24,16 @@ from litz.ir.program import Kernel, Loop, tagged
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """`dot` is the sum over `depth` of query times key; `score` holds it, at a row and a column;
-    `value` is what a column has at each place of `width`. Query, key and value are loads."""
+    """`dot` is the sum over `depth` of query times key; `score` is the expression around it, at a
+    row and a column; `value` is loaded at a column and a point of `width`. Query, key and value are
+    loads."""
 
     dot: Expr
     query: Expr
     key: Expr
     value: Expr
     score: Expr
-    row: Expr | None  # None if there is but one
+    row: Expr | None  # None if there is only one row
     column: Expr
     depth: Expr
     width: Expr
@@ -51,12 +51,12 @@ class AttentionParts:
 
     @property
     def is_even(self) -> bool:
-        """Whether operands lie at even strides along the axes that they are walked along."""
+        """Whether each operand has a constant stride along each axis that it is walked along."""
         return all(walk_of(node, along) is not None for node, along in self.walked)
 
 
-def weighed_mean(score: Expr, value: Expr, column: Expr, zeros: bool = False) -> Expr:
-    """The mean of `value` over `column`, each weighed by the exponential of its score."""
+def softmax_weighted_mean(score: Expr, value: Expr, column: Expr, zeros: bool = False) -> Expr:
+    """The mean of `value` over `column`, each weighted by the exponential of its score."""
     top = reduce("max", (column,), score)
     weight = apply("exp", apply("sub", score, top))
     total = reduce("sum", (column,), weight)
@@ -67,9 +67,9 @@ def weighed_mean(score: Expr, value: Expr, column: Expr, zeros: bool = False) ->
     return apply("where", nothing, const(0.0, mean.dtype), mean)
 
 
-def log_sum(score: Expr, column: Expr) -> Expr:
-    """The logarithm of what the exponentials of a row's scores add up to; zero if all are -inf, as
-    ATen has it. Its backward pass makes the weights of it."""
+def row_logsumexp(score: Expr, column: Expr) -> Expr:
+    """The logarithm of the sum of the exponentials of a row's scores; zero if all are -inf, as in
+    ATen. ATen's backward pass computes the weights from it."""
     top = reduce("max", (column,), score)
     total = reduce("sum", (column,), apply("exp", apply("sub", score, top)))
     nothing = apply("eq", top, const(-math.inf, top.dtype))
@@ -84,8 +84,8 @@ def attention_of(step: Loop | Kernel) -> AttentionParts | None:
 
 
 def parts_by(tag: Attention, value: Expr) -> AttentionParts:
-    """The parts of a stored value by the roles of its axes; sides of products are seen through a
-    widening."""
+    """The parts of a stored value by the roles of its axes; factors are seen through a widening
+    cast."""
     whole = value.args[0] if value.op in ("cast", "narrow") else value
     zeros = whole.op == "where"
     total, weights = (whole.args[2] if zeros else whole).args
@@ -103,12 +103,13 @@ def _operand(node: Expr) -> Expr:
 
 
 def walk_of(node: Expr, axes: Axes) -> tuple[list[int], Expr] | None:
-    """How a load moves, in elements, along axes; None if not by constants."""
+    """The strides of a load along axes, in elements, and the rest of its index; None if a stride
+    is not constant."""
     return steps_along(flat_index(node.buffer, node.index), axes)
 
 
 def steps_along(index: Expr, axes: Axes) -> tuple[list[int], Expr] | None:
-    """How far an index moves with one step along each axis, and what is left of it without."""
+    """The coefficient of each axis in an index, and the rest of the index without them."""
     steps = []
     for variable in axes:
         found = coefficient(index, variable)
@@ -119,16 +120,17 @@ def steps_along(index: Expr, axes: Axes) -> tuple[list[int], Expr] | None:
     return steps, simplify(index)
 
 
-def is_log_sum(loop: Loop, of: AttentionParts) -> bool:
-    """Whether a loop stores the logarithms of the sums of an attention."""
-    return loop.stores[0].value is log_sum(of.score, of.column)
+def is_logsumexp(loop: Loop, of: AttentionParts) -> bool:
+    """Whether a loop stores the logsumexp of each row of an attention."""
+    return loop.stores[0].value is row_logsumexp(of.score, of.column)
 
 
-# -- what a mask leaves out ------------------------------------------------------------------
+# -- the band that a mask keeps ----------------------------------------------------------------
 
 
-def reach(a: AttentionParts) -> tuple[int | None, int | None]:
-    """Scores are -inf but for columns from row + low to row + high, where that can be seen."""
+def mask_band(a: AttentionParts) -> tuple[int | None, int | None]:
+    """(low, high): scores are -inf except in columns from row + low to row + high. None where the
+    score shows no such limit."""
     low: int | None = None
     high: int | None = None
     for kind, offset in _limits(a.score, a.row, a.column) if a.row is not None else ():
@@ -153,7 +155,7 @@ _FLIPPED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 
 
 def _of_condition(node: Expr, truth: bool, row: Expr, column: Expr) -> Iterator[tuple[str, int]]:
-    """What must hold of the column where a condition is `truth`."""
+    """The limits of the column that follow from a condition being `truth`."""
     if node.op == "not":
         yield from _of_condition(node.args[0], not truth, row, column)
     elif node.op == ("and" if truth else "or"):
@@ -173,13 +175,13 @@ def _of_condition(node: Expr, truth: bool, row: Expr, column: Expr) -> Iterator[
             yield "low", -slack
 
 
-# More positions than any sequence has; where the number of them is symbolic, there are fewer.
+# More positions than any sequence has: the bound of an axis whose extent is symbolic.
 MOST_POSITIONS = 1 << 30
 
 
 def _counted(node: Expr) -> Expr | None:
-    """An integer made of positions, without its type: a position in a narrower integer is still
-    that position, as long as nothing wraps. None if something may, or if it is made of more."""
+    """Integer arithmetic on positions, without its casts: a position in a narrower integer is still
+    that position, as long as nothing wraps. None if it may wrap, or has other operands."""
     if node.dtype.is_float or _span(node) is None:
         return None
     if node.is_const:
@@ -194,8 +196,8 @@ def _counted(node: Expr) -> Expr | None:
 
 
 def _span(node: Expr) -> tuple[int, int] | None:
-    """The least and the greatest value of sums of positions; None if it is none, or if it or a
-    part of it may leave its type."""
+    """The least and the greatest value of arithmetic on positions; None if it is something else, or
+    if it or a part of it may overflow its type."""
     spans = [_span(n) for n in node.args]
     if node.is_const:
         found = (node.number, node.number)

@@ -1,8 +1,9 @@
 """An op of our own: a tensor whose elements must lie between two numbers.
 
-In: a tensor, the numbers, what to say. Out: `torch.ops.litz.between`, the same tensor, or the
-RuntimeError that eager raises where an op takes probabilities alone. Decompositions use it for
-checks that torch's own leave out. Example: `torch.ops.litz.between(x, 0.0, 1.0, "no probability")`.
+In: a tensor, the two numbers, an error text. Out: `torch.ops.litz.between`, which gives a copy of
+the tensor or raises the RuntimeError that eager raises, for example where an op takes only
+probabilities. Our decompositions use it for checks that torch's decompositions leave out. Example:
+`torch.ops.litz.between(x, 0.0, 1.0, "no probability")`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading the text of calls: the inverse of `ir/call_text.py`.
 
-In: text as `call_text` prints it. Out: an equal `CallPlan`, but for live values, which no text can
-hold. A line that is not understood raises a `ParseError` with its number.
+In: text as `call_text` prints it. Out: an equal `CallPlan`, but for the values of opaque operands,
+which have no text. A line that is not understood raises a `ParseError` with its number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from litz.errors import ParseError
 from litz.ir.call_plan import (
-    CHECKS,
+    INPUT_CHECKS,
     KINDS,
     Allocate,
     Body,
@@ -23,10 +23,9 @@ from litz.ir.call_plan import (
     Input,
     KernelCall,
     Launch,
-    Live,
-    LookAt,
+    NanCheck,
+    OpaqueOperand,
     Partition,
-    Point,
     Prepack,
     Range,
     Recording,
@@ -35,13 +34,14 @@ from litz.ir.call_plan import (
     Run,
     RunPartition,
     Segment,
+    SetPointer,
     Skip,
     Step,
 )
 from litz.ir.checks import Site
 from litz.ir.expr import Expr
+from litz.ir.grammar import Mistake
 from litz.ir.index import ONE
-from litz.ir.lines import Mistake
 from litz.ir.parse import Reader
 from litz.ir.parse_expr import expr_of, known, name_of, operand, site_of, tree_of
 from litz.ir.program import Buffer, Decision, Extern, Origin, Output, Slot
@@ -72,14 +72,14 @@ class _Body:
 
 
 class _CallReader(Reader):
-    """Reads line by line. Externs before the first body are those that prepack."""
+    """Reads line by line. Externs before the first body belong to the prepack."""
 
     statements: ClassVar = dict(Reader.statements)
 
     def __init__(self, text: str) -> None:
         self.device = ""
         self.arena, self.unplanned = 0, 0
-        self.about: Callable[[Origin], None] | None = None  # who an origin belongs to
+        self.about: Callable[[Origin], None] | None = None  # adds an origin to its step
         self.kernels: list[KernelCall] = []
         self.segments: list[Segment] = []
         self.table: dict[str, int] = {}
@@ -88,7 +88,7 @@ class _CallReader(Reader):
         self.slots: list[tuple[Buffer, Slot]] = []
         self.regions: list[tuple[Expr, int]] = []
         self.found_sites: list[Site] = []
-        self.live: list[Live] = []
+        self.opaque: list[OpaqueOperand] = []
         self.prepack: Prepack | None = None
         self.recording: Recording | None = None
         self.bodies: list[tuple[str, tuple[Any, ...], _Body]] = []
@@ -96,21 +96,21 @@ class _CallReader(Reader):
         super().__init__(text)
 
     def call(self) -> CallPlan:
-        """What was read."""
+        """The call that was read."""
         by_kind: dict[str, list[tuple[tuple[Any, ...], Body]]] = {}
         for kind, about, body in self.bodies:
             by_kind.setdefault(kind, []).append((about, body.done()))
         ((_, whole),) = by_kind["body"]
         parts = [
-            Partition(body, recorded, frozenset(kernels), carried)
-            for (recorded, kernels, carried), body in by_kind.get("partition_body", ())
+            Partition(body, recorded, frozenset(kernels), parent_outputs)
+            for (recorded, kernels, parent_outputs), body in by_kind.get("partition_body", ())
         ]
         driver = by_kind.get("driver", [((), None)])[0][1]
         return CallPlan(
             self.device, tuple(self.kernels), tuple(self.segments), whole,
             tuple(self.constants), self.prepack, self.table, self.computed, self.handles,
             tuple(self.slots), tuple(self.regions), self.arena, self.unplanned,
-            tuple(self.found_sites), tuple(self.live), self.recording, driver, tuple(parts),
+            tuple(self.found_sites), tuple(self.opaque), self.recording, driver, tuple(parts),
             tuple(self.decisions),
         )  # fmt: skip
 
@@ -127,7 +127,7 @@ class _CallReader(Reader):
             raise Mistake(str(error)) from None
 
     def _nodes(self, rest: str) -> list[ast.expr]:
-        """The items of a line, as Python sees them."""
+        """The items of a line, as Python's syntax trees."""
         return list(tree_of(f"[{rest}]").elts)
 
     def _values(self, rest: str) -> list[Any]:
@@ -165,10 +165,10 @@ class _CallReader(Reader):
     def _known_constant(self, rest: str) -> None:
         self.constants.append(self.scope.buffer(tree_of(rest)))
 
-    def _live(self, rest: str) -> None:
+    def _opaque(self, rest: str) -> None:
         number, reason = self._values(rest)
-        self.live.append(Live(number, reason))
-        self.scope.live[number] = self.live[-1]
+        self.opaque.append(OpaqueOperand(number, reason))
+        self.scope.opaque[number] = self.opaque[-1]
 
     def _memory(self, rest: str) -> None:
         self.arena, self.unplanned = self._values(rest)
@@ -253,7 +253,7 @@ class _CallReader(Reader):
 
     def _input(self, rest: str) -> None:
         buffer, check, *tangent = self._nodes(rest)
-        found = _one_of(CHECKS, check)
+        found = _one_of(INPUT_CHECKS, check)
         self._body.inputs.append(Input(self.scope.buffer(buffer), found, bool(tangent)))
 
     def _symbols(self, rest: str) -> None:
@@ -279,10 +279,10 @@ class _CallReader(Reader):
     def _free(self, rest: str) -> None:
         self._step(Free(tuple(map(self.scope.buffer, self._nodes(rest)))))
 
-    def _look(self, rest: str) -> None:
-        buffer, where, meant = self._nodes(rest)
-        found = ast.literal_eval(where), ast.literal_eval(meant)
-        self._step(LookAt(self.scope.buffer(buffer), *found))
+    def _nan_check(self, rest: str) -> None:
+        buffer, where, allow_inf = self._nodes(rest)
+        found = ast.literal_eval(where), ast.literal_eval(allow_inf)
+        self._step(NanCheck(self.scope.buffer(buffer), *found))
 
     def _extern(self, rest: str) -> None:
         self.nest = None
@@ -310,10 +310,10 @@ class _CallReader(Reader):
         return step.op
 
     def _changed(self, **known: Any) -> None:
-        """The last call, with more that is known of it."""
+        """Add fields to the call that was read last."""
         op = replace(self._last, **known)
         if self.bodies:
-            self._body.steps[-1] = Call(op)  # which is told more behind that
+            self._body.steps[-1] = Call(op)  # later lines may add `defines` and `enters`
         else:
             self._about_prepack(calls=(*self._prepacking[:-1], op))
 
@@ -328,7 +328,7 @@ class _CallReader(Reader):
             raise Mistake("this belongs to an extern or a partition")
         self._body.steps[-1] = replace(step, defines=tuple(map(self._expr, self._nodes(rest))))
 
-    def _told(self, rest: str) -> None:
+    def _unbacked(self, rest: str) -> None:
         step = self._body.steps[-1]
         if not isinstance(step, Call):
             raise Mistake("this belongs to an extern")
@@ -340,8 +340,8 @@ class _CallReader(Reader):
     # -- CUDA graphs -------------------------------------------------------------------------
 
     def _record(self, rest: str) -> None:
-        asked, runs, brought, shows_inputs = self._values(rest)
-        self.recording = Recording(asked, (), (), runs, brought, shows_inputs)
+        asked, runs, cpu_scalars, returns_input_alias = self._values(rest)
+        self.recording = Recording(asked, (), (), runs, cpu_scalars, returns_input_alias)
 
     def _skip(self, rest: str) -> None:
         why, *origin = self._values(rest)
@@ -381,7 +381,7 @@ _CallReader.statements = {
 } | {
     "call": _CallReader._call,
     "constant": _CallReader._known_constant,
-    "live": _CallReader._live,
+    "opaque": _CallReader._opaque,
     "memory": _CallReader._memory,
     "region": _CallReader._region,
     "slot": _CallReader._slot,
@@ -403,19 +403,19 @@ _CallReader.statements = {
     "symbols": _CallReader._symbols,
     "enters": _CallReader._enters,
     "points": _CallReader._points,
-    "point": lambda r, rest: r._step(Point(r.scope.buffer(tree_of(rest)))),
+    "point": lambda r, rest: r._step(SetPointer(r.scope.buffer(tree_of(rest)))),
     "refresh": lambda r, _: r._step(Refresh()),
     "allocate": _CallReader._allocate,
     "run": lambda r, rest: r._step(Run(rest)),
     "reuse": _CallReader._reuse,
     "free": _CallReader._free,
-    "look": _CallReader._look,
+    "nan_check": _CallReader._nan_check,
     "extern": _CallReader._extern,
     "into": lambda r, _: r._changed(into=True),
     "ordered": lambda r, _: r._changed(ordered=True),
     "origin": _CallReader._origin,
     "defines": _CallReader._defines,
-    "told": _CallReader._told,
+    "unbacked": _CallReader._unbacked,
     "output": _CallReader._output,
     "recording": _CallReader._record,
     "skip": _CallReader._skip,

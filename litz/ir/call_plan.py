@@ -1,9 +1,10 @@
-"""The call as data: everything that a call of a compiled graph does, and nothing of a process.
+"""The call as data: everything that a call of a compiled graph does, independent of any process.
 
 In: constructors. Out: `CallPlan`, a frozen value with a text that rebuilds it (`ir/call_text.py`).
-A call checks its inputs, points a table at tensors, and takes steps in order: it allocates, runs
-segments of kernels, calls ATen ops by name, and frees. The Python function of a call, the native
-driver and the CUDA graph partitions are printed from this value alone. For x + 1 the steps are:
+A call checks its inputs, enters the addresses of tensors into a table, and takes steps in order: it
+allocates, runs segments of kernels, calls ATen ops by name, and frees. The Python wrapper, the
+native driver and the CUDA graph partitions are printed from this value alone. For x + 1 the steps
+are:
 
     point x
     allocate y, 'output'
@@ -23,14 +24,14 @@ from litz.ir.expr import Expr
 from litz.ir.index import ONE
 from litz.ir.program import Buffer, Decision, Extern, Origin, Output, Slot, ViewArg
 
-# The first entries of the table of pointers that every driver function takes: where the record of a
-# failed check is (`ir/checks.py`), and the arena.
+# The first entries of the table of pointers that every driver function takes: the record of a
+# failed check (`ir/checks.py`), and the arena.
 ERROR_RECORD, ARENA = 0, 1
 # A GPU's table goes on with the stream and the address of the driver's launch function.
 STREAM, LAUNCH = 2, 3
 
-# Fewer kernels than this are launched as fast one by one as from a recording.
-FEWEST_RECORDED = 3
+# With fewer kernels than this, launching one by one is as fast as replaying a recording.
+MIN_RECORDED_KERNELS = 3
 
 
 def origins_text(origins: Iterable[Origin]) -> str:
@@ -44,8 +45,9 @@ def origins_text(origins: Iterable[Origin]) -> str:
 @dataclass(frozen=True)
 class Launch:
     """One function that a kernel may run, and its arguments: buffers by name, then sizes. `tasks`
-    are shared out over threads, or are the programs of a GPU's grid; `work` says how many threads
-    they are worth. A kernel for several sizes has several launches, all but one without tasks."""
+    are spread over threads, or are the programs of a GPU's grid; `work` is how many threads they
+    are worth. A kernel with variants for several sizes has a launch for each; at a call, all but
+    one of them have no tasks."""
 
     function: str
     arguments: tuple[str, ...]
@@ -58,8 +60,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A kernel of the graph as a call sees it. `checks` says that it may leave the record of a
-    failed check; `summary` is for reports."""
+    """A kernel of the graph as a call sees it. One that `checks` may leave the record of a failed
+    check; `summary` is for reports."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -72,8 +74,8 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Segment:
-    """A native function that runs kernels, by number, in order. None of a batch touches anything
-    that another one of it writes: the kernels of a batch may run side by side."""
+    """A native function that runs batches of kernels, by number, in order. No kernel of a batch
+    touches a buffer that another one of it writes: they may run side by side."""
 
     name: str
     batches: tuple[tuple[int, ...], ...]
@@ -85,9 +87,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Prepack:
-    """Prepacked weights: buffers made of parameters alone, kept from call to call, and made anew
-    when one of the `sources` has changed: kernels first, then calls that pack further or ask
-    whether the parameters fit the graph. Those made of constants alone are `final`."""
+    """Prepacked weights: buffers computed from parameters alone and kept from call to call. They
+    are made anew when one of the `sources` has changed: by kernels first, then by calls that pack
+    further or check whether the parameters may be folded. Those made of constants alone are
+    `final`."""
 
     segment: Segment
     calls: tuple[Extern, ...]
@@ -97,23 +100,23 @@ class Prepack:
     final: bool = False
 
     @property
-    def questions(self) -> list[str]:
-        """Results that say whether the graph may compute with these parameters."""
-        return [b.name for call in self.calls if call.asks for b in call.writes]
+    def fold_guards(self) -> list[str]:
+        """Buffers whose value says whether these parameters may be folded as the graph does."""
+        return [b.name for call in self.calls if call.guards_folding for b in call.writes]
 
 
 # -- inputs ------------------------------------------------------------------------------------
 
-# What a call does about an input before it is used: nothing; look at its layout and type; bring its
-# layout back, where a hook on saved tensors changed it; see that a frozen parameter is unchanged.
+# What a call does with an input before it is used: nothing; check its layout and type; restore its
+# layout, where a hook on saved tensors changed it; check that a frozen parameter is unchanged.
 UNCHECKED, LAYOUT, RESTORE, FROZEN = "none", "layout", "restore", "frozen"
-CHECKS = (UNCHECKED, LAYOUT, RESTORE, FROZEN)
+INPUT_CHECKS = (UNCHECKED, LAYOUT, RESTORE, FROZEN)
 
 
 @dataclass(frozen=True)
 class Input:
-    """An argument of a call: a tensor, or a number. A `tangent` is a gradient that autograd gives:
-    it may be negated lazily, or zero without memory."""
+    """An argument of a call: a tensor, or a number. A `tangent` is a gradient from autograd: it may
+    be negated lazily, or a ZeroTensor without memory."""
 
     value: Buffer | Expr
     check: str = UNCHECKED
@@ -121,16 +124,17 @@ class Input:
 
 
 @dataclass(frozen=True, repr=False)
-class Live:
-    """An operand that is no data, as the module of a higher-order op is, and whose it is. Text has
-    no place for its `value`: a plan with such operands runs in the process that made it."""
+class OpaqueOperand:
+    """An operand that is not data, for example the module of a higher-order op; `reason` says whose
+    it is. Its `value` has no text, so a plan with such operands runs only in the process that made
+    it."""
 
     number: int  # among those of a plan
     reason: str
     value: Any = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        return f"live({self.number})"
+        return f"opaque({self.number})"
 
 
 # -- steps -------------------------------------------------------------------------------------
@@ -140,7 +144,7 @@ KINDS = (OUTPUT, TEMPORARY, WORKSPACE, COUNTERS)
 
 
 @dataclass(frozen=True)
-class Point:
+class SetPointer:
     """Enter the address of an input or a constant into the table."""
 
     buffer: Buffer
@@ -148,17 +152,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Refresh:
-    """See that the prepacked weights are made of the parameters at hand."""
+    """Make the prepacked weights anew if a parameter has changed."""
 
 
 @dataclass(frozen=True)
 class Allocate:
-    """Fresh memory. An output that only kernels know is laid out as the caller will see it, `as_
-    shown`. COUNTERS are zero before and after each launch."""
+    """Allocate memory. An output that only kernels use is laid out as the caller will see it, the
+    `output_view`. COUNTERS are zero before and after each launch."""
 
     buffer: Buffer
     kind: str
-    as_shown: ViewArg | None = None
+    output_view: ViewArg | None = None
 
 
 @dataclass(frozen=True)
@@ -170,8 +174,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Call:
-    """Call an ATen op, or a custom one; or check numbers. Behind it sizes are known that data
-    tells: it `defines` those that are made of them, and `enters` numbers into the table."""
+    """Call an ATen op, a custom op, or a check of sizes. From here on its unbacked sizes are known:
+    it `defines` the sizes computed from them, and `enters` numbers into the table."""
 
     op: Extern
     defines: tuple[Expr, ...] = ()
@@ -194,18 +198,18 @@ class Free:
 
 
 @dataclass(frozen=True)
-class LookAt:
-    """Raise if a tensor holds NaN, or infinities that are not meant. They may be `meant` if any of
-    the buffers that were looked at before held some."""
+class NanCheck:
+    """Raise if a tensor holds NaN, or an infinity without `allow_inf`. That is a bool, or names of
+    buffers checked before: infinities are allowed if one of those held some."""
 
     buffer: Buffer
     where: str
-    meant: bool | tuple[str, ...] = False
+    allow_inf: bool | tuple[str, ...] = False
 
 
 @dataclass(frozen=True)
 class RunPartition:
-    """Run a partition with some numbers and tensors; it gives others."""
+    """Run a partition: it takes numbers and tensors, and gives others."""
 
     number: int
     takes: tuple[Buffer | Expr, ...]
@@ -213,13 +217,13 @@ class RunPartition:
     defines: tuple[Expr, ...] = ()
 
 
-Step = Point | Refresh | Allocate | Run | Call | Reuse | Free | LookAt | RunPartition
+Step = SetPointer | Refresh | Allocate | Run | Call | Reuse | Free | NanCheck | RunPartition
 
 
 @dataclass(frozen=True)
 class Body:
-    """Inputs, steps, outputs. `symbols` are the sizes that the inputs show, `enters` the numbers of
-    the table that follow from them, `points` the buffers whose entries kernels read."""
+    """Inputs, steps, outputs. `symbols` are the sizes read off the inputs, `enters` the numbers of
+    the table that follow from them, `points` the buffers whose table entries kernels read."""
 
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
@@ -230,7 +234,7 @@ class Body:
 
     @cached_property
     def buffers(self) -> tuple[Buffer, ...]:
-        """The tensors that it is given."""
+        """The inputs that are tensors."""
         return tuple(i.value for i in self.inputs if isinstance(i.value, Buffer))
 
     @property
@@ -239,7 +243,7 @@ class Body:
 
     @cached_property
     def unbacked(self) -> frozenset[Expr]:
-        """The sizes that no input shows, but a result of a call."""
+        """The unbacked sizes: known from a call's result, not from the inputs."""
         return frozenset(b.symbol for op in self.calls for b in op.binds)
 
 
@@ -248,7 +252,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Skip:
-    """What is in the way of a recording, and where it came from."""
+    """A reason against recording the graph, and the op that it comes from."""
 
     why: str
     origin: Origin | None = None
@@ -260,7 +264,7 @@ class Skip:
 @dataclass(frozen=True)
 class Range:
     """Neighbouring steps of a graph, from `first` to before `last`, that are recorded together or
-    run as they are."""
+    run unrecorded."""
 
     first: int
     last: int
@@ -269,17 +273,18 @@ class Range:
 
 @dataclass(frozen=True)
 class Recording:
-    """How a graph is recorded as CUDA graphs: as a whole if it is asked for and nothing is in the
-    way; else in partitions, the `ranges`. Where nothing is recorded, `runs` of kernels may be, each
-    from its first step to before its last. `brought` are the positions, among the inputs, of
-    numbers on the CPU; `shows_inputs` says that an output is an input, or a view of one."""
+    """How a graph is recorded as CUDA graphs: whole, if that was `asked` for and there are no
+    `skips`; else in partitions, the `ranges`. If no partition is recorded, `runs` of kernels may
+    be, each from its first step to before its last. `cpu_scalars` are the positions of inputs that
+    are scalar tensors on the CPU; with `returns_input_alias` an output is an input, or a view of
+    one."""
 
     asked: bool
     skips: tuple[Skip, ...]
     ranges: tuple[Range, ...]
     runs: tuple[tuple[int, int], ...]
-    brought: tuple[int, ...] = ()
-    shows_inputs: bool = False
+    cpu_scalars: tuple[int, ...] = ()
+    returns_input_alias: bool = False
 
     @property
     def whole(self) -> bool:
@@ -292,7 +297,7 @@ class Recording:
 
     @property
     def reasons(self) -> list[str]:
-        """Why what was asked for is not done, one line for each thing in the way."""
+        """Why the graph is not recorded whole though it was asked for: one line for each skip."""
         if not self.asked:
             return []
         instead = "it runs as it is"
@@ -308,16 +313,16 @@ class Recording:
 @dataclass(frozen=True)
 class Partition:
     """A part of a graph as a call of its own. `kernels` are the numbers of its kernels in the whole
-    graph; `carried` the positions of tensors that an earlier recorded partition gives."""
+    graph, `parent_outputs` the positions of inputs that an earlier recorded partition computed."""
 
     body: Body
     recorded: bool
     kernels: frozenset[int]
-    carried: tuple[int, ...] = ()
+    parent_outputs: tuple[int, ...] = ()
 
 
 def moves(slot: Slot) -> bool:
-    """Whether a place in the arena depends on sizes: all regions but the first do."""
+    """Whether an arena slot's address depends on symbolic sizes: in all regions but the first."""
     return slot.unit is not ONE
 
 
@@ -326,10 +331,10 @@ def moves(slot: Slot) -> bool:
 
 @dataclass(frozen=True)
 class CallPlan:
-    """One call. `table` is the entry of each buffer or number that kernels find there, `computed`
-    the numbers among them; `slots` are the places of intermediates in the arena, whose regions are
-    units and how many of them each region is long. `driver` runs the partitions, if there are any;
-    `body` is the call in one piece."""
+    """One call. `table` gives the table entry of each buffer or number that kernels read there,
+    `computed` the values of the numbers. `slots` are the places of intermediates in the arena;
+    `regions` are its regions, each a unit and its length in units. `body` is the call in one piece;
+    `driver` is the call that runs the `partitions`, if there are any."""
 
     device: str
     kernels: tuple[KernelCall, ...]
@@ -342,10 +347,10 @@ class CallPlan:
     handles: dict[str, int] = field(default_factory=dict)  # of each function, on a GPU
     intermediates: tuple[tuple[Buffer, Slot], ...] = ()
     regions: tuple[tuple[Expr, int], ...] = ()
-    arena_bytes: int = 0  # about as many, if sizes are symbolic
+    arena_bytes: int = 0  # an estimate if sizes are symbolic
     unplanned_bytes: int = 0
     sites: tuple[Site, ...] = ()
-    live: tuple[Live, ...] = ()
+    opaque: tuple[OpaqueOperand, ...] = ()
     recording: Recording | None = None
     driver: Body | None = None
     partitions: tuple[Partition, ...] = ()
@@ -357,12 +362,12 @@ class CallPlan:
 
     @property
     def calls(self) -> list[Extern]:
-        """Every ATen call of the graph: those that prepack, then those of each call."""
+        """Every ATen call of the graph: those that prepack, then those of the body."""
         return [*(self.prepack.calls if self.prepack else ()), *self.body.calls]
 
     @cached_property
     def functions(self) -> tuple[str, ...]:
-        """Each function of a kernel once."""
+        """The functions of all kernels, once each."""
         names = (launch.function for kernel in self.kernels for launch in kernel.launches)
         return tuple(dict.fromkeys(names))
 
@@ -374,7 +379,7 @@ class CallPlan:
 
     @property
     def workspaces(self) -> list[Buffer]:
-        """Buffers that kernels use and nobody reads."""
+        """Buffers that only kernels use, as scratch memory."""
         made = [s for s in self.body.steps if isinstance(s, Allocate)]
         return [s.buffer for s in made if s.kind in (WORKSPACE, COUNTERS)]
 

@@ -1,7 +1,7 @@
 """The text of a call: what traces show of a `CallPlan`, and what `ir/call_parse.py` reads back.
 
-In: a `CallPlan`. Out: text, one statement a line, in the words of `ir/text.py` where it has them.
-Indentation is for the reader alone. For x + 1, all of it:
+In: a `CallPlan`. Out: text, one statement a line, with the statements of `ir/text.py` where they
+fit. Indentation is for the reader alone. For x + 1, the whole text:
 
     call on cpu:
       buffer x: f32[8]
@@ -36,9 +36,8 @@ from litz.ir.call_plan import (
     Free,
     KernelCall,
     Launch,
-    LookAt,
+    NanCheck,
     Partition,
-    Point,
     Prepack,
     Recording,
     Refresh,
@@ -46,6 +45,7 @@ from litz.ir.call_plan import (
     Run,
     RunPartition,
     Segment,
+    SetPointer,
     Step,
 )
 from litz.ir.expr import Expr
@@ -70,7 +70,7 @@ def call_text(call: CallPlan) -> str:
     lines = size_lines(given, steps, [*numbers, *slots])
     lines += [f"buffer {declared(b)}" for b in given]
     lines += [f"constant {_ref(b)}" for b in call.constants]
-    lines += [f"live {live.number}, {live.reason!r}" for live in call.live]
+    lines += [f"opaque {one.number}, {one.reason!r}" for one in call.opaque]
     lines.append(f"memory {call.arena_bytes}, {call.unplanned_bytes}")
     lines += [f"region {whole_text(unit)}, {count}" for unit, count in call.regions]
     for buffer, slot in call.intermediates:
@@ -134,7 +134,7 @@ def _buffers(call: CallPlan) -> Iterator[Buffer]:
 
 def _touched(step: Step) -> Iterator[Buffer]:
     match step:
-        case Point() | Allocate() | LookAt():
+        case SetPointer() | Allocate() | NanCheck():
             yield step.buffer
         case Reuse():
             yield from (step.buffer, step.before)
@@ -147,7 +147,7 @@ def _touched(step: Step) -> Iterator[Buffer]:
 
 
 def _numbers(call: CallPlan) -> Iterator[Any]:
-    """What may mention sizes beside buffers and calls."""
+    """Operands that may mention sizes, besides buffers and calls."""
     for body in _bodies(call):
         yield from body.symbols
         yield from (i.value for i in body.inputs if isinstance(i.value, Expr))
@@ -156,7 +156,7 @@ def _numbers(call: CallPlan) -> Iterator[Any]:
             if isinstance(step, (Call, RunPartition)):
                 yield from step.defines
             if isinstance(step, Allocate):
-                yield step.as_shown
+                yield step.output_view
     for launch in (one for kernel in call.kernels for one in kernel.launches):
         yield from (*launch.sizes, launch.tasks, launch.work)
 
@@ -230,12 +230,12 @@ def _body_lines(body: Body) -> Iterator[str]:
 
 def _step_lines(step: Step) -> Iterator[str]:
     match step:
-        case Point():
+        case SetPointer():
             yield f"point {_ref(step.buffer)}"
         case Refresh():
             yield "refresh"
         case Allocate():
-            shown = "" if step.as_shown is None else f", {_view_text(step.as_shown)}"
+            shown = "" if step.output_view is None else f", {_view_text(step.output_view)}"
             yield f"allocate {_ref(step.buffer)}, {step.kind!r}{shown}"
         case Run():
             yield f"run {step.segment}"
@@ -244,13 +244,13 @@ def _step_lines(step: Step) -> Iterator[str]:
             if step.defines:
                 yield f"  defines {', '.join(map(whole_text, step.defines))}"
             if step.enters:
-                yield f"  told {', '.join(map(repr, step.enters))}"
+                yield f"  unbacked {', '.join(map(repr, step.enters))}"
         case Reuse():
             yield f"reuse {_ref(step.buffer)}, {_ref(step.before)}"
         case Free():
             yield f"free {', '.join(map(_ref, step.buffers))}"
-        case LookAt():
-            yield f"look {_ref(step.buffer)}, {step.where!r}, {step.meant!r}"
+        case NanCheck():
+            yield f"nan_check {_ref(step.buffer)}, {step.where!r}, {step.allow_inf!r}"
         case RunPartition():
             takes, gives = (
                 tuple_text([_ref(v) if isinstance(v, Buffer) else operand_text(v) for v in values])
@@ -279,7 +279,7 @@ def _extern_lines(op: Extern) -> Iterator[str]:
 def _recording_lines(recording: Recording | None) -> Iterator[str]:
     if recording is None:
         return
-    facts = (recording.asked, recording.runs, recording.brought, recording.shows_inputs)
+    facts = (recording.asked, recording.runs, recording.cpu_scalars, recording.returns_input_alias)
     yield f"recording {', '.join(map(repr, facts))}"
     for skip in recording.skips:
         o = skip.origin
@@ -290,5 +290,5 @@ def _recording_lines(recording: Recording | None) -> Iterator[str]:
 
 def _partition_lines(part: Partition) -> Iterator[str]:
     kernels = tuple(sorted(part.kernels))
-    yield f"partition_body {part.recorded}, {kernels!r}, {part.carried!r}"
+    yield f"partition_body {part.recorded}, {kernels!r}, {part.parent_outputs!r}"
     yield from _indented(_body_lines(part.body))

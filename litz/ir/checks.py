@@ -1,13 +1,14 @@
-"""What kernels check while they run: who asked for a check, and the record a failed one leaves.
+"""Checks inside kernels: which op asked for one, and the record that a failed one leaves.
 
-In: the op at hand, while it is lowered. Out: `Site`, which check nodes of the loop IR carry, and
-the exception of a failed check. Example: `x[i]` of five rows, with `i` from memory, is
+In: the op that is being lowered. Out: `Site`, which check nodes of the loop IR carry, and the
+exception of a failed check. Example: `x[i]` of five rows, with `i` from memory, is
 
     x[check_index(i[i0], 5, site("index", "aten.index.Tensor", "model.py:12", 0, True))]
 
 Three ops check: `check_index(index, size)` gives the index, `check_divisor(y)` the divisor,
-`check(condition, first, second, value)` the value. Where one fails, the first two give what is safe
-to go on with (0, 1), and the kernel notes it. A record is RECORD_WORDS words of 64 bits:
+`check(condition, first, second, value)` the value. Where one fails, the first two give a value that
+is safe to continue with (0, 1), and the kernel notes the failure. A record is RECORD_WORDS words of
+64 bits:
 
     0  the number of the site; 0 as long as no check has failed
     1  the index as it was compared (a negative one that counts from the end had the size added),
@@ -15,10 +16,10 @@ to go on with (0, 1), and the kernel notes it. A record is RECORD_WORDS words of
     2  the size: `second` of a check
 
 On the CPU, the first check to fail writes the record: a compare-and-swap of word 0 decides. The
-hot path is a comparison and a branch; a failing thread notes what failed on its stack and writes
-the record when it ends. Later kernels of a segment do not run, and the call raises behind the
-segment. On a GPU every failing lane stores all three words, the last two XORed with word 0: words
-of two sites that failed at once are told apart, and then nothing but the op and line is said.
+hot path is a comparison and a branch; a failing thread notes the failure on its stack and writes
+the record when it ends. Later kernels of a segment do not run, and the call raises after the
+segment. On a GPU every failing lane stores all three words, the last two XORed with word 0. A
+record that mixes words of two sites is recognised by that, and its error names only op and line.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from litz.errors import (
 from litz.ir.expr import Expr, walk
 
 RECORD_WORDS = 3
-# No tensor is larger: what a GPU noted of a size beyond it is a mixture of two sites.
+# No tensor is larger: a larger size in a GPU's record is a mixture of two sites.
 LARGEST = 1 << 48
 
 CHECK_OPS = ("check_index", "check_divisor", "check")
@@ -48,11 +49,11 @@ CHECK_OPS = ("check_index", "check_divisor", "check")
 
 @dataclass(frozen=True)
 class Site:
-    """A check of one op on one of the user's lines. `kind` is what eager raises: "index" an
-    IndexError, "gather" a RuntimeError, as do a "divisor", a "value" that is not allowed, and too
-    small a "count"; "bounds" is an access that left its buffer, which is a bug of ours; "memory"
-    says that a kernel got none. An index that `wraps` may count from the end; `text` is what eager
-    says of a value or a count."""
+    """A check of one op on one of the user's lines. `kind` decides what is raised, as in eager: an
+    "index" raises an IndexError; a "gather", a "divisor" of zero, a "value" that is not allowed and
+    too small a "count" raise a RuntimeError. "bounds" is an access outside its buffer, which is a
+    bug of ours; "memory" is a failed allocation in a kernel. An index that `wraps` may count from
+    the end; `text` is eager's message for a value or a count."""
 
     kind: str
     op: str = ""
@@ -62,7 +63,7 @@ class Site:
     text: str = ""
 
     def __str__(self) -> str:
-        """`site("index", "aten.index.Tensor", "model.py:12", 0)`: what differs from the default."""
+        """`site("index", "aten.index.Tensor", "model.py:12", 0)`, without trailing defaults."""
         values = list(astuple(self))
         while len(values) > 1 and values[-1] == fields(self)[len(values) - 1].default:
             values.pop()
@@ -70,11 +71,11 @@ class Site:
 
     @cached_property
     def number(self) -> int:
-        """The same in every process, and never 0: kernels of one text serve many graphs."""
+        """A hash: the same in every process, since one kernel serves many graphs; never 0."""
         return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:7]) | 1
 
     def error(self, index: int | None = None, size: int | None = None) -> Exception:
-        """What a failed check raises, with the words of its record."""
+        """The exception of a failed check, from words 1 and 2 of its record."""
         dim = None if self.dim < 0 else self.dim
         if self.kind == "bounds":
             where = "outside" if index is None else f"at element {index}, outside"
@@ -88,14 +89,14 @@ class Site:
             one = f"{size} elements" if self.kind == "count" else _float_text(index)
             return ValueRefused(self.text, "" if index is None else one, self)
         if index is not None and size is not None and self.wraps and index < 0:
-            index -= size  # as the program spelled it
+            index -= size  # as the program wrote it
         kind = IndexOutOfRange if self.kind == "index" else GatherOutOfRange
         return kind(self, index, size, dim, wraps=self.wraps)
 
 
 BOUNDS = Site("bounds")
 MEMORY = Site("memory")
-DIVISOR = Site("divisor")  # of an op whose rule does not name itself
+DIVISOR = Site("divisor")  # of an op whose lowering rule gives no site
 
 
 def sites_of(roots: Iterable[Expr]) -> list[Site]:

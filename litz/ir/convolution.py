@@ -1,8 +1,8 @@
-"""Convolutions: their geometry, and who computes which.
+"""Convolutions: their geometry, and which of them Litz computes.
 
-In: sizes and strides of an `aten.convolution`. Out: `Convolution`, and `why_not_ours`, the reason
-why one stays with oneDNN, or nothing. Example: 3 x 3 over 64 channels is a product of as many rows
-as there are places and 9 x 64 steps.
+In: sizes and strides of an `aten.convolution`. Out: `Convolution`, and `library_reason`, the reason
+why one stays with oneDNN, or nothing. Example: a 3 x 3 convolution over 64 channels is a gemm with
+a row for each output pixel and a depth (K) of 9 x 64.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 
 @dataclass(frozen=True)
 class Convolution:
-    """Sizes in the order of the dimensions; `channels` are all that come in, `results` all that go
-    out."""
+    """The sizes of a convolution. `channels` are all input channels, `results` all output
+    channels."""
 
     images: int
     channels: int
@@ -34,12 +34,12 @@ class Convolution:
 
     @property
     def taps(self) -> int:
-        """Places of a window."""
+        """Elements of a window."""
         return math.prod(self.kernel)
 
     @property
     def places(self) -> int:
-        """Windows in all images."""
+        """Output pixels of all images, each with its window."""
         return self.images * math.prod(self.outputs)
 
     @property
@@ -53,8 +53,8 @@ class Convolution:
         return self.groups == 1 and not self.transposed
 
     @property
-    def is_single(self) -> bool:
-        """Whether each place of the image is a window and nothing else is: a matrix product."""
+    def is_pointwise(self) -> bool:
+        """Whether each pixel is one window and nothing else is: then it is a gemm."""
         moves = any(n != 1 for n in self.stride) or any(self.padding)
         return self.is_dense and self.taps == 1 and not moves
 
@@ -77,16 +77,17 @@ def convolution_of(
     )  # fmt: skip
 
 
-# Channels that make the steps of a product long enough to outweigh what a block costs.
+# The fewest channels whose gemm is deep enough to outweigh the fixed cost of a block.
 FEWEST_STEPS = 8
-# Channels up to which windows as products are as fast as oneDNN's, or faster: it wins by its blocks
-# (1.10 times at 256 channels, 1.16 at 512), and loses by its call (25 us, and what it cannot fuse).
+# The most channels at which a gemm over windows is as fast as oneDNN, or faster. oneDNN gains by
+# its blocking (1.10 times at 256 channels, 1.16 at 512), and loses by its call (25 us, and the
+# epilogues that it cannot fuse).
 MOST_CHANNELS = 64
 
 
-def why_not_ours(conv: Convolution, lanes: int, single_places: bool) -> str:
-    """Why the library computes it; nothing if Litz does, on a target of so many float lanes, of
-    which there are none if products are not ours. `single_places` is `conv_1x1_as_mm`."""
+def library_reason(conv: Convolution, lanes: int, single_places: bool) -> str:
+    """Why the library computes it; "" if Litz does. `lanes` are the float lanes of the target's
+    gemms (0 if it generates none); `single_places` is the flag `conv_1x1_as_mm`."""
     if lanes < 2:
         return "convolutions are the library's on this target"
     if conv.is_depthwise:
@@ -103,9 +104,9 @@ def why_not_ours(conv: Convolution, lanes: int, single_places: bool) -> str:
 
 
 def may_be_packed(*where: Any) -> bool:
-    """Whether oneDNN takes an `aten.convolution(image, weight, bias, *where)`. A transposed one is
-    to it what a convolution does backwards, and that one would have further windows where lines
-    are added behind the last whole step; torch allows as many as dilation leaves empty."""
+    """Whether oneDNN takes an `aten.convolution(image, weight, bias, *where)`. It computes a
+    transposed one as the backward of a convolution. With an output padding of a whole stride, that
+    convolution would have further windows; torch allows any padding below the dilation."""
     stride, _, _, transposed, outside, _ = where
     return not transposed or all(added < step for added, step in zip(outside, stride, strict=True))
 

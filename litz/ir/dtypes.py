@@ -32,8 +32,8 @@ class DType:
 
     @property
     def is_narrow(self) -> bool:
-        """Floats of one and two bytes are storage only: arithmetic widens them to f32 and rounds at
-        a store."""
+        """Whether it is a float of one or two bytes, which is storage only: arithmetic widens it to
+        f32 and rounds at a store."""
         return self.kind == "f" and self.bytes <= 2
 
     @property
@@ -42,12 +42,12 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type in which a value loaded as this type is computed with."""
+        """The type of arithmetic on values loaded as this type."""
         return F32 if self.is_narrow else self
 
     @property
     def accumulator(self) -> DType:
-        """The type in which a reduction along a GPU's lanes is carried: truth is counted."""
+        """The type of the accumulator of a reduction along a GPU's lanes: bools are counted."""
         return I32 if self.kind == "b" else self
 
     @property
@@ -58,9 +58,9 @@ class DType:
 F64 = DType("f64", "f", 8, np.float64)
 F32 = DType("f32", "f", 4, np.float32)
 F16 = DType("f16", "f", 2, np.float16)
-# NumPy has no bfloat16: the interpreter holds such values as float32, rounded at every store.
+# NumPy has no bfloat16: the interpreter keeps such values in float32, rounded at every store.
 BF16 = DType("bf16", "f", 2, np.float32)
-# Nor has it floats of a byte (torch's float8_e4m3fn and float8_e5m2): they are held so, too.
+# Nor has it fp8 (torch's float8_e4m3fn and float8_e5m2), which is kept in float32 as well.
 E4M3 = DType("e4m3", "f", 1, np.float32)
 E5M2 = DType("e5m2", "f", 1, np.float32)
 I64 = DType("i64", "i", 8, np.int64)
@@ -72,4 +72,4 @@ BOOL = DType("bool", "b", 1, np.bool_)
 
 _ALL = (F64, F32, F16, BF16, E4M3, E5M2, I64, I32, I16, I8, U8, BOOL)
 DTYPES: dict[str, DType] = {d.name: d for d in _ALL}
-EIGHTHS = (E4M3, E5M2)
+FP8_DTYPES = (E4M3, E5M2)

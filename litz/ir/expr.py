@@ -17,26 +17,26 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from litz.errors import SizeUnknown
-from litz.ir import eighths
-from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F32, F64, I64, DType
+from litz.ir import fp8
+from litz.ir.dtypes import BF16, BOOL, F32, F64, FP8_DTYPES, I64, DType
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 
 if TYPE_CHECKING:
     from litz.ir.program import Buffer
 
-# What a size is taken for where nobody has seen its value.
+# The hint of a size whose value was never seen.
 HINT = 64
-UNSEEN = -1  # a magnitude that nobody has asked for yet
-# Looked up and filled without a lock: two threads that made the same node at once would get two,
-# and take equal expressions for different ones. `compile_graph` lets one thread in at a time, and
-# nothing outside of it makes nodes (tests/faults/test_threads.py holds the package to that). A node
-# that dies takes its own entry with it, and no younger one of the same key. Caches keyed by nodes
-# (`lru_cache`, `simple`) keep alive what they hold, so that a key is never another node's.
+UNSEEN = -1  # a magnitude that is not computed yet
+# Read and filled without a lock: two threads that made the same node at once would get two objects,
+# and equal expressions would look different. `compile_graph` lets one thread in at a time, and
+# nothing outside it makes nodes (tests/faults/test_threads.py asserts that). A node that dies
+# removes its own entry, never a younger one of the same key. Caches keyed by nodes (`lru_cache`,
+# `simple`) keep their nodes alive, so that a key never comes to mean another node.
 _NODES: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
 
 
 class Expr:
-    """A node. `op` names its kind, `attr` holds what is not an expression (value, name, buffer)."""
+    """A node. `op` names its kind; `attr` is data that is no expression (value, name, buffer)."""
 
     __slots__ = (
         "__weakref__", "args", "attr", "axes", "digest", "dtype", "magnitude", "op", "order",
@@ -51,15 +51,15 @@ class Expr:
     simple: Expr | None  # the simplified form as an address, once `ir/index.py` has found it,
     simple_value: Expr | None  # and as a value, which may wrap
     magnitude: int | None  # how large it can get, once `ir/magnitude.py` has found it
-    digest: str | None  # its structure as text, and where it stands among other nodes,
-    order: tuple[int, int, str, str] | None  # once `ir/order.py` has found them
+    digest: str | None  # a hash of its structure, and its sort key among nodes,
+    order: tuple[int, int, str, str] | None  # once `ir/order.py` has computed them
 
     def __repr__(self) -> str:
         try:
             from litz.ir.text import expr_text
         except ImportError:
-            # The modules are still loading each other: under -OO, `dataclass` prints the defaults
-            # of a class as its docstring.
+            # The modules are still importing each other: under -OO, `dataclass` prints the defaults
+            # of a class into its docstring.
             return self.op
         return expr_text(self)
 
@@ -69,7 +69,7 @@ class Expr:
 
     @property
     def number(self) -> int:
-        """The value of an integer constant: a size or an index that is known."""
+        """The value of an integer constant: a known size or index."""
         if self.op != "const":
             raise SizeUnknown(str(self))
         return int(self.attr)
@@ -79,8 +79,8 @@ class Expr:
 
     @property
     def hint(self) -> int:
-        """The value if it is known; else the one seen while tracing. For choices, never for
-        code: what is right must be right for every size."""
+        """The value if it is known, else the one seen while tracing. Only for choices of speed: the
+        code must be right for every size."""
         return int(self.attr) if self.op == "const" else _hint(self)
 
     @property
@@ -89,7 +89,7 @@ class Expr:
         assert self.op == "axis"
         return self.args[0]
 
-    # Loads keep their guard (or nothing) behind the index.
+    # The guard of a load, if it has one, is the last operand, behind the index.
     @property
     def buffer(self) -> Buffer:
         return self.attr[0]  # type: ignore[no-any-return]
@@ -104,7 +104,7 @@ class Expr:
 
 
 def _attr_key(attr: Any) -> Any:
-    """0.0 and -0.0, 1 and True are different constants; NaN is the same as itself."""
+    """A key in which 0.0 and -0.0 differ, 1 and True differ, and NaN equals itself."""
     if isinstance(attr, float):
         return ("float", struct.pack("<d", attr))
     if isinstance(attr, (bool, int)):
@@ -149,8 +149,9 @@ def const(value: bool | int | float, dtype: DType) -> Expr:
 
 
 def _as_double(value: bool | int | float) -> float:
-    """A double that rounds to any shorter float as the number itself does. An integer of more than
-    53 bits lies between two doubles: the one whose last bit is set is no tie of a shorter type."""
+    """A double that rounds to any shorter float as the number itself does (round to odd). An
+    integer of more than 53 bits may be between two doubles: the one whose last bit is set is never
+    a tie of a shorter type."""
     near = float(value)
     if not isinstance(value, int) or near == value:  # Python compares them exactly
         return near
@@ -159,9 +160,9 @@ def _as_double(value: bool | int | float) -> float:
 
 
 def _rounded(value: float, dtype: DType) -> float:
-    """The nearest number of a float type, ties to even; what is too large becomes infinite."""
-    if dtype in EIGHTHS:
-        return float(eighths.rounded(_rounded(value, F32), dtype))
+    """The nearest number of a float type, ties to even; too large a number becomes infinite."""
+    if dtype in FP8_DTYPES:
+        return float(fp8.rounded(_rounded(value, F32), dtype))
     if dtype is F64 or not math.isfinite(value):
         return value
     if dtype is BF16:
@@ -191,8 +192,8 @@ def size(
     dtype: DType = I64,
 ) -> Expr:  # fmt: skip
     """A symbolic size: an i64 argument of the program with its known range, and the value it had
-    while tracing. One that is `made` of others is computed as soon as those are known. A number
-    that the program reads off a tensor may be an f64."""
+    while tracing as a hint. One that is `made` of others is computed as soon as those are known. A
+    number that the program reads off a tensor may be an f64."""
     return _node("size", () if made is None else (made,), (name, low, high, hint), dtype)
 
 
@@ -204,7 +205,7 @@ def _hint(node: Expr) -> int:
 
 
 def _about(node: Expr) -> Any:
-    """A number that follows from sizes, at their hints."""
+    """The value of an expression of sizes, at their hints."""
     if node.op == "const" or node.op == "size":
         return node.attr if node.op == "const" else node.attr[3]
     args = [_about(a) for a in node.args]
@@ -224,12 +225,13 @@ def load(buffer: Buffer, index: tuple[Expr, ...], guard: Expr | None = None) -> 
 
 
 def cast(value: Expr, dtype: DType) -> Expr:
-    """The exact conversion a program asks for."""
+    """A conversion that the program asks for: it is always done."""
     return value if value.dtype is dtype else _node("cast", (value,), None, dtype)
 
 
 def narrow(value: Expr, dtype: DType) -> Expr:
-    """A rounding to storage that no program asked for; it disappears if the value stays inside."""
+    """A rounding to a storage type that the program did not ask for; it disappears if fusion keeps
+    the value inside a kernel."""
     return value if value.dtype is dtype else _node("narrow", (value,), None, dtype)
 
 
@@ -246,13 +248,13 @@ def reduce(kind: str, axes: tuple[Expr, ...], value: Expr) -> Expr:
 
 
 def scan(kind: str, along: Expr, value: Expr) -> Expr:
-    """The running combination of `value` up to and with the position on the axis `along`."""
+    """The running combination of `value` up to and including the position on the axis `along`."""
     dtype = I64 if SCANS[kind].gives_index else value.dtype
     return _node("scan", (value, along), kind, dtype)
 
 
 def apply(name: str, *args: Expr, site: Any = None) -> Expr:
-    """A row of the op table over operands; a check says who asked for it (`ir/checks.py`)."""
+    """An op of the table over operands; a check has a `site` (`ir/checks.py`)."""
     spec = OPS[name]
     assert len(args) == spec.arity, f"{name} takes {spec.arity} operands, got {len(args)}"
     if spec.result == "bool":
@@ -276,19 +278,23 @@ def walk(*roots: Expr) -> Iterator[Expr]:
     """Every node below the roots once, operands before users, without recursion."""
     seen: set[Expr] = set()
     for root in roots:
-        stack: list[tuple[Expr, bool]] = [(root, False)]
+        stack: list[Expr | None] = [root]
         while stack:
-            node, done = stack.pop()
-            if done:
+            node = stack.pop()
+            if node is None:  # all below the next one has been seen
+                node = stack.pop()
+                assert node is not None
                 yield node
             elif node not in seen:
                 seen.add(node)
-                stack.append((node, True))
-                stack.extend((a, False) for a in reversed(node.args))
+                if node.args:
+                    stack += (node, None, *reversed(node.args))
+                else:
+                    yield node
 
 
 def extent_of(axes: Iterable[Expr]) -> int:
-    """About how many points axes have: exactly, if their extents are known."""
+    """How many points axes have; an estimate from hints if extents are symbolic."""
     total = 1
     for variable in axes:
         total *= variable.extent.hint

@@ -1,6 +1,6 @@
 """The captured graph: a functional ATen FX module with fake values, and where each node came from.
 
-In: what `capture` collected. Out: `Graph`, which `passes` rewrite and `lower` reads.
+In: the facts that `capture` collected. Out: `Graph`, which `passes` rewrite and `lower` reads.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import torch.fx
 from litz.ir.program import Decision, Origin
 
 NamedTensor = tuple[str, torch.Tensor]
-# In a node's meta: a value of a half type that is rounded wherever it is computed.
+# Key in a node's meta: its value, of a half type, must be rounded even if fusion keeps it inside a
+# kernel.
 ROUNDED = "litz_rounded"
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 @dataclass
 class Graph:
-    """`kind` is inference, forward or backward; `attributes` are the module's own tensors;
-    `static` names the placeholders of parameters, which seldom change from call to call; `values`
-    are the parameters themselves with the names that the user knows them by, if they may become
-    constants, and `frozen` those that have."""
+    """`kind` is inference, forward or backward; `attributes` are the module's own tensors; `static`
+    names the placeholders of parameters, which seldom change from call to call. `values` are the
+    parameters that may become constants, with the names that the user gave them; `frozen` are those
+    that did."""
 
     module: torch.fx.GraphModule
     kind: str = "inference"
@@ -42,13 +43,13 @@ class Graph:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The module's own tensors by the names that lowering gives their buffers."""
+        """The module's own tensors, by the names of their buffers."""
         held = self.attributes.items()
         return {constant_name(p): t for p, t in held if isinstance(t, torch.Tensor)}
 
 
 def at_path(module: torch.nn.Module, path: str) -> Any:
-    """What a `get_attr` node of a module reads."""
+    """The attribute that a `get_attr` node of a module reads."""
     found: Any = module
     for part in path.split("."):
         found = getattr(found, part)
@@ -61,7 +62,7 @@ def constant_name(path: str) -> str:
 
 def origin_of(node: torch.fx.Node) -> Origin:
     """The captured op and the innermost line of the user's program that asked for it."""
-    ordered = str(node.target) == "with_effects"  # around an op whose calls keep their order
+    ordered = str(node.target) == "with_effects"  # wraps an op whose calls must keep their order
     op = node.args[1] if ordered else node.target
     return Origin(node.name, str(op), _user_line(node.meta.get("stack_trace") or ""))
 

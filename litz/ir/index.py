@@ -5,8 +5,8 @@ No sympy: torch's symbolic sizes are converted to `size` nodes at the border. Ev
 extent, so each rule is decided without context and each node is simplified once.
 Example: `((i0 * 128 + i1) // 128) * 768` with i1 < 128 becomes `i0 * 768`.
 
-It computes with unbounded integers, as is right for addresses. A value of a program may wrap: of a
-value only what cannot is handed to it (`simplify_values`, `litz/ir/magnitude.py`).
+It computes with unbounded integers, as is right for addresses. A value of a program may wrap, so
+only the parts of a value that cannot wrap are simplified (`simplify_values`, `ir/magnitude.py`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from litz.ir.program import Buffer
 
 ZERO = integer(0)
 ONE = integer(1)
+CACHED = 4096  # answers that a function keeps: layers of a model ask the same, one after the other
 
 
-# The two ways to simplify a node, by the slot that keeps the result: as an address or a part of
-# one, or as a value, whose arithmetic may wrap.
+# The two ways to simplify a node, named by the slot that keeps the result: as an address or a part
+# of one, or as a value, whose arithmetic may wrap.
 ADDRESS, VALUE = "simple", "simple_value"
 
 
@@ -44,7 +45,7 @@ def simplify(root: Expr) -> Expr:
 
 
 def simplify_values(root: Expr) -> Expr:
-    """Simplify what loads are indexed by, and the values that cannot wrap."""
+    """Simplify the indices of loads, and the values that cannot wrap."""
     return _solved(root, VALUE)
 
 
@@ -67,7 +68,7 @@ def _solved(root: Expr, way: str) -> Expr:
 
 
 def _needs(node: Expr, way: str) -> list[tuple[Expr, str]]:
-    """The operands of a node, and what each of them is. An axis or a size is what it is made of."""
+    """The operands of a node, each with the way to simplify it; none for an axis or a size."""
     if node.op in ("axis", "size"):
         return []
     if node.op == "load":
@@ -100,7 +101,7 @@ def _as_value(node: Expr, args: tuple[Expr, ...]) -> Expr:
 
 
 def _checked(node: Expr) -> Expr:
-    """An index that the program computed: a value, which may wrap."""
+    """A `check_index` node, or its index alone if that is exact and surely in range."""
     value, extent = node.args
     return value if is_exact(value) and _within(to_poly(value), to_poly(extent)) else node
 
@@ -133,9 +134,9 @@ def bounds(poly: Poly) -> tuple[Poly, Poly] | None:
     return low, high
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED)
 def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
-    """Range of an atom that is never negative."""
+    """The range of an atom that is never negative; None for any other."""
     if atom.op == "axis":
         return {}, _minus_one(to_poly(atom.extent))
     if atom.op == "size":
@@ -153,7 +154,7 @@ def _atom_bounds(atom: Expr) -> tuple[Poly, Poly] | None:
     return None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED)
 def _is_positive(divisor: Expr) -> bool:
     """Whether a remainder by it is never negative."""
     counts = divisor.op == "size" and divisor.attr[1] >= 0  # if it is zero, no loop runs
@@ -178,9 +179,9 @@ def is_nonnegative(poly: Poly) -> bool:
     return all(c >= 0 for c in shifted.values())
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=CACHED)
 def _is_counted(atom: Expr) -> bool:
-    """Whether an atom is made of axes and sizes: what is read from memory may be any number."""
+    """Whether an atom is computed from axes and sizes; a number from memory may be anything."""
     if atom.op in ("axis", "size", "check_index"):
         return True
     parts = {"mod": atom.args[1:], "floordiv": atom.args}.get(atom.op, ())
@@ -188,7 +189,7 @@ def _is_counted(atom: Expr) -> bool:
 
 
 def _cannot_wrap(poly: Poly) -> bool:
-    """Whether a sum is exact in 64 bits, as the laws of division need it to be."""
+    """Whether a sum is exact in 64 bits, which the rules of division need."""
     return all(_is_counted(atom) for monomial in poly for atom in monomial)
 
 
@@ -201,6 +202,7 @@ def _within(poly: Poly, limit: Poly) -> bool:
     return is_nonnegative(span[0]) and is_nonnegative(room)
 
 
+@lru_cache(maxsize=CACHED)
 def surely_inside(index: Expr, extent: Expr) -> bool:
     """Whether an index lies in 0..extent at every point of its axes."""
     return _within(to_poly(simplify(index)), to_poly(extent))
@@ -210,7 +212,7 @@ def surely_inside(index: Expr, extent: Expr) -> bool:
 
 
 def split_evenly(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
-    """q and r with poly = q * divisor + r, taking into q the terms that divide evenly."""
+    """q and r with poly = q * divisor + r; q has the terms that divide evenly."""
     if len(divisor) != 1:
         return _split_by_sum(poly, divisor)
     ((wanted, factor),) = divisor.items()
@@ -226,7 +228,7 @@ def split_evenly(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
 
 
 def _split_by_sum(poly: Poly, divisor: Poly) -> tuple[Poly, Poly]:
-    """The same by a sum: by its longest term, unless what is left is no shorter for it."""
+    """The same by a sum: divide by its longest term, unless that leaves no shorter a rest."""
     lead = max(divisor, key=lambda m: [len(m), *(order(a) for a in m)], default=())
     whole, _ = split_evenly(poly, {lead: divisor[lead]}) if lead else ({}, poly)
     rest = combine("sub", [poly, combine("mul", [whole, divisor])])
@@ -356,11 +358,13 @@ MODULO_RULES: tuple[IndexRule, ...] = (
 )
 
 
+@lru_cache(maxsize=CACHED)
 def floordiv(value: Expr, divisor: Expr) -> Expr:
     """value // divisor, simplified."""
     return _by_rules("floordiv", FLOORDIV_RULES, value, divisor)
 
 
+@lru_cache(maxsize=CACHED)
 def modulo(value: Expr, divisor: Expr) -> Expr:
     """value % divisor, simplified."""
     return _by_rules("mod", MODULO_RULES, value, divisor)
@@ -371,7 +375,7 @@ def _by_rules(op: str, rules: Iterable[IndexRule], value: Expr, divisor: Expr) -
     if d == {(): 1}:
         return value if op == "floordiv" else ZERO
     if not d or (set(d) == {()} and d[()] < 0):
-        return apply(op, value, divisor)  # never made by lower; kept as it is rather than guessed
+        return apply(op, value, divisor)  # `lower` never makes one, so no rule covers it
     if set(p) <= {()} and set(d) == {()}:
         number = p.get((), 0)
         return integer(number // d[()] if op == "floordiv" else number % d[()])
@@ -395,7 +399,7 @@ def _recombine(poly: Poly) -> Poly:
 
 
 def _with_partner(poly: Poly, monomial: Monomial, low: Expr) -> Poly | None:
-    """Without the term of `low` = x % m and the one that holds x // m, or (x // m) % b."""
+    """The sum with two terms merged: that of `low` = x % m, and that of x // m or (x // m) % b."""
     x, m = low.args
     rest = list(monomial)
     rest.remove(low)
@@ -416,7 +420,7 @@ def _merged(x: Expr, m: Expr, high: Expr) -> Expr:
 
 
 def simplify_indices(root: Expr) -> Expr:
-    """Simplify what loads are indexed by; values, which may wrap, stay as they are."""
+    """Simplify the indices of loads; values, which may wrap, stay as they are."""
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         node = rebuild(node, args)
@@ -427,7 +431,7 @@ def simplify_indices(root: Expr) -> Expr:
     return transform(root, change)
 
 
-# -- what the stages ask ---------------------------------------------------------------------
+# -- offsets and shapes, for the stages --------------------------------------------------------
 
 
 def flat_index(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
@@ -438,8 +442,13 @@ def flat_index(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
     return _canonical(total)
 
 
-def product(sizes: Iterable[Expr]) -> Expr:
+def size_product(sizes: Iterable[Expr]) -> Expr:
     """The product of sizes."""
+    return _size_product(tuple(sizes))
+
+
+@lru_cache(maxsize=CACHED)
+def _size_product(sizes: tuple[Expr, ...]) -> Expr:
     total: Poly = {(): 1}
     for s in sizes:
         total = combine("mul", [total, to_poly(s)])
@@ -447,9 +456,9 @@ def product(sizes: Iterable[Expr]) -> Expr:
 
 
 def row_major(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The strides of a contiguous buffer; torch counts a size of zero as one."""
+    """The strides of a contiguous buffer; as in torch, a size of zero counts as one."""
     counted = [ONE if n is ZERO else n for n in shape]
-    return tuple(product(counted[k + 1 :]) for k in range(len(shape)))
+    return tuple(size_product(counted[k + 1 :]) for k in range(len(shape)))
 
 
 def ravel(index: tuple[Expr, ...], shape: tuple[Expr, ...]) -> Expr:
@@ -464,7 +473,7 @@ def unravel(flat: Expr, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """The index whose row-major number is `flat`."""
     result: list[Expr] = []
     for position in range(len(shape)):
-        step = product(shape[position + 1 :])
+        step = size_product(shape[position + 1 :])
         part = floordiv(flat, step) if step is not ONE else flat
         result.append(modulo(part, shape[position]) if position else part)
     if result and shape[0] is ONE:
@@ -472,6 +481,7 @@ def unravel(flat: Expr, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return tuple(result)
 
 
+@lru_cache(maxsize=CACHED)
 def coefficient(index: Expr, variable: Expr) -> tuple[Expr, Expr] | None:
     """stride and rest with index = stride * variable + rest; None if it is not affine in it."""
     stride: Poly = {}

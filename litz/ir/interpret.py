@@ -2,9 +2,8 @@
 
 In: a `LoopProgram` or `KernelGraph` with its input arrays. Out: its output values; inputs that the
 program stores into are updated in place. Each axis becomes an `arange` along a dimension of its
-own, so an expression over a whole loop nest is one broadcast array. Arrays of bf16, and of floats
-of eight bits, are float32 arrays that hold such numbers. Within one nest every value is computed
-before any is stored.
+own, so an expression over a whole loop nest is one broadcast array. Arrays of bf16 and fp8 are
+float32 arrays that hold such numbers. Within one nest every value is computed before any is stored.
 Example: `run_program(program, [np.ones((8, 128), np.float32)])` gives `[array of 8 sums]`.
 """
 
@@ -18,14 +17,13 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from litz.errors import IndexOutOfRange
-from litz.ir import eighths
+from litz.ir import fp8
 from litz.ir.checks import CHECK_OPS, Site
-from litz.ir.dtypes import BF16, BOOL, EIGHTHS, DType
+from litz.ir.dtypes import BF16, BOOL, FP8_DTYPES, DType
 from litz.ir.expr import Expr, walk
 from litz.ir.index import ZERO
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import (
-    Binding,
     Buffer,
     Extern,
     Kernel,
@@ -33,16 +31,17 @@ from litz.ir.program import (
     Loop,
     LoopProgram,
     Store,
+    UnbackedBinding,
     ViewArg,
     written,
 )
 
 Array = np.ndarray[Any, Any]
 # Called with the step and its resolved operands, as `call(step, args, kwargs)`; array operands are
-# windows on the program's own storage, so an op that mutates them just writes.
+# views of the program's own storage, so an op that mutates them just writes.
 ExternCall = Callable[[Extern, list[Any], dict[str, Any]], Sequence[Array | None]]
-# Called with a kernel and what it works on, in the place of the interpreter.
-KernelCall = Callable[[Kernel, "Environment"], None]
+# Called instead of the interpreter, with a kernel and the environment that it runs in.
+RunKernel = Callable[[Kernel, "Environment"], None]
 
 
 def run_program(
@@ -67,7 +66,7 @@ def run_kernels(
 
 @dataclass
 class Environment:
-    """What expressions refer to: sizes by name, buffers by name as flat storage, axes as arrays."""
+    """The values behind names: sizes, buffers as flat storage, axes as arrays."""
 
     sizes: dict[str, int | float] = field(default_factory=dict)
     storage: dict[str, Array] = field(default_factory=dict)
@@ -85,14 +84,14 @@ class Environment:
         return tuple(self.number(s) for s in sizes)
 
     def allocate(self, buffer: Buffer) -> Array:
-        """Zeroed storage for a buffer; gives its elements in their shape."""
+        """Allocate zeroed storage for a buffer; returns its elements in their shape."""
         span = _span(self.shape(buffer.shape), self.shape(buffer.strides))
         dtype = object if buffer.dtype.kind == "x" else buffer.dtype.numpy
         self.storage[buffer.name] = np.zeros(span, dtype)
         return self.elements(buffer)
 
     def fill(self, buffer: Buffer, values: Array) -> None:
-        """Fresh storage that holds `values`."""
+        """Allocate a buffer and store `values` in it."""
         elements = self.allocate(buffer)
         if elements.shape != np.shape(values):
             raise ValueError(f"{buffer} has shape {elements.shape}, got {np.shape(values)}")
@@ -124,9 +123,9 @@ class Environment:
         return value
 
     def target(self, buffer: Buffer) -> tuple[Array, list[Array]]:
-        """The array an access of a buffer goes to, and the indices in front of its own.
+        """The array that an access of a buffer goes to, and the indices in front of its own.
 
-        One of them is always zero, so that a scalar is indexed by arrays like all the rest.
+        The first is always zero, so that a scalar is indexed by arrays like all the rest.
         """
         zero = np.asarray(0)
         if buffer.name in self.scratch:
@@ -136,7 +135,7 @@ class Environment:
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """How many elements lie between the first and one past the last."""
+    """How many elements of storage a shape with strides spans."""
     if 0 in shape:
         return 0
     return 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
@@ -161,7 +160,7 @@ def execute(
     inputs: Sequence[Array | int],
     constants: Mapping[str, Array],
     extern: ExternCall | None,
-    kernel: KernelCall | None = None,
+    kernel: RunKernel | None = None,
 ) -> Environment:
     """Every buffer as the program leaves it. Kernels may be run by `kernel` instead."""
     env = Environment()
@@ -171,7 +170,7 @@ def execute(
         if isinstance(item, Buffer):
             env.fill(item, np.asarray(given))
     for buffer in program.constants:
-        if buffer.name in constants:  # what no step reads may be gone
+        if buffer.name in constants:  # a constant that no step reads may be missing
             env.fill(buffer, constants[buffer.name])
     changed: set[Buffer] = set()
     for step in program.body:
@@ -187,7 +186,7 @@ def execute(
 
 
 def _bind_sizes(env: Environment, item: Buffer | Expr, given: Array | int) -> None:
-    """A symbolic size is an input of its own, or a dimension of an input."""
+    """Read symbolic sizes off an input: it is one itself, or has some as dimensions."""
     pairs = (
         [(item, given)] if isinstance(item, Expr) else zip(item.shape, np.shape(given), strict=True)
     )
@@ -201,7 +200,7 @@ def _bind_sizes(env: Environment, item: Buffer | Expr, given: Array | int) -> No
 def run_step(
     env: Environment, step: Loop | Kernel | Extern, extern: ExternCall | None = None
 ) -> None:
-    """One step on what is there."""
+    """Run one step in an environment."""
     if isinstance(step, Loop):
         _run_group(env, step.axes, step.reduced, step.stores)
     elif isinstance(step, Kernel):
@@ -224,16 +223,18 @@ def _run_extern(env: Environment, step: Extern, extern: ExternCall | None) -> No
     kwargs = {key: env.resolve(value) for key, value in step.kwargs}
     results = extern(step, [env.resolve(a) for a in step.args], kwargs)
     for binding in step.binds:
-        env.sizes[binding.symbol.attr[0]] = _told(binding, results[0] if step.single else results)
+        env.sizes[binding.symbol.attr[0]] = _unbacked_size(
+            binding, results[0] if step.single else results
+        )
     for buffer, result in zip(step.outputs, results, strict=True):
         if buffer is not None and result is not None:
             env.fill(buffer, result)
 
 
-def _told(binding: Binding, result: Any) -> int | float:
-    """The size that a result tells."""
+def _unbacked_size(binding: UnbackedBinding, result: Any) -> int | float:
+    """The unbacked size, read off a call's result."""
     for part in binding.path:
-        if part == "offset":  # a result here is never a window on its operand
+        if part == "offset":  # a result here is never a view of its operand
             return 0
         result = result[part] if isinstance(part, int) else getattr(result, part)
     number = float(result) if binding.symbol.dtype.is_float else int(result)
@@ -265,14 +266,14 @@ def _run_group(
         where = [np.broadcast_to(i, full) for i in (*front, *index)]
         _check_range(where, array.shape)
         placed = np.broadcast_to(value, full)
-        if store.mode in ("set", "put"):  # of points that meet, NumPy keeps the last
+        if store.mode in ("set", "put"):  # where points collide, NumPy keeps the last
             array[tuple(where)] = placed
         else:
             _combine_in_order(array, where, placed, store)
 
 
 def _combine_in_order(array: Array, where: list[Array], value: Array, store: Store) -> None:
-    """Point by point: those that meet are combined one after the other, rounded each time."""
+    """Point by point: colliding ones are combined one after the other, rounded each time."""
     meaning = OPS[store.mode].numpy
     for point in np.ndindex(value.shape):
         place = tuple(i[point] for i in where)
@@ -280,7 +281,7 @@ def _combine_in_order(array: Array, where: list[Array], value: Array, store: Sto
 
 
 def _check_range(index: Sequence[Array], shape: tuple[int, ...]) -> None:
-    """NumPy would take a negative index from the end."""
+    """Raise for an index out of range: NumPy would count a negative one from the end."""
     for i, size in zip(index, shape, strict=True):
         outside = i[(i < 0) | (i >= size)]
         if outside.size:
@@ -326,7 +327,7 @@ def _value(node: Expr, args: list[Array], env: Environment) -> Any:
 
 
 def _check(node: Expr, args: list[Array]) -> None:
-    """Raise what the kernel's call raises."""
+    """Raise the error that a compiled call would raise."""
     site: Site = node.attr or Site("index")
     if node.op == "check_index":
         size = int(args[1])
@@ -358,7 +359,8 @@ def _load(node: Expr, args: list[Array], env: Environment) -> Array:
 
 
 def _reduced(node: Expr, values: Array, env: Environment) -> Any:
-    """A reduced dimension stays, with size one; a value that is the same along it still counts."""
+    """A reduction keeps its dimension, with size one. A value that does not vary along it is
+    broadcast first, so that each point counts."""
     kind, axes = node.attr
     arrays = [env.axes[a] for a in axes]
     full = np.broadcast_arrays(values, *arrays)[0]
@@ -372,24 +374,25 @@ def convert(values: Array, dtype: DType) -> Array:
         return values
     if dtype is BOOL:
         return np.not_equal(values, 0)
-    if dtype in EIGHTHS:
-        return eighths.rounded(values.astype(np.float32), dtype)
+    if dtype in FP8_DTYPES:
+        return fp8.rounded(values.astype(np.float32), dtype)
     if dtype.is_half:
         with np.errstate(over="ignore"):
             single = values.astype(np.float32)
             return _round_bf16(single) if dtype is BF16 else single.astype(np.float16)
     if dtype.is_int and values.dtype.kind == "f":
-        values = values.astype(np.int64)  # truncates; what does not fit then wraps, as an int does
+        values = values.astype(np.int64)  # truncates; too large a value then wraps as integers do
     result: Array = values.astype(dtype.numpy, copy=False)
     return result
 
 
 def _same_bits(values: Array, source: DType, target: DType) -> Array:
-    """bf16 is held as float32, of whose bits it is the upper half; so are floats of eight bits."""
-    if source in EIGHTHS:
-        values = eighths.to_bits(values, source)
-    if target in EIGHTHS:
-        return eighths.from_bits(values, target)
+    """The same bits as another type. bf16 is kept in float32, of whose bits it is the upper half;
+    fp8 is kept in float32 as well."""
+    if source in FP8_DTYPES:
+        values = fp8.to_bits(values, source)
+    if target in FP8_DTYPES:
+        return fp8.from_bits(values, target)
     if source is BF16:
         values = (values.view(np.uint32) >> 16).astype(np.uint16)
     if target is BF16:
@@ -398,7 +401,7 @@ def _same_bits(values: Array, source: DType, target: DType) -> Array:
 
 
 def _round_bf16(values: Array) -> Array:
-    """The nearest bf16, ties to even: add just less than half of the last kept bit, and cut."""
+    """The nearest bf16, ties to even: add just under half of the last kept bit, then truncate."""
     bits = values.view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)
     result: Array = np.where(np.isnan(values), values, rounded.astype(np.uint32).view(np.float32))

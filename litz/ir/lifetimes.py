@@ -1,21 +1,21 @@
-"""Lifetimes: which inputs die inside a call, and where runs of kernels are cut because of it.
+"""Lifetimes: which inputs die inside a call, and where segments of kernels are cut because of it.
 
-In: a `Plan`. Out: steps of its body, by position. Example: a backward graph reads an activation in
-its third step and never again; its memory is freed before the gradient of the fourth is allocated.
+In: a `Plan`. Out: positions of steps in its body. Example: a backward graph reads an activation for
+the last time in its third step; its memory is freed before the gradient of the fourth is allocated.
 """
 
 from __future__ import annotations
 
 from litz.ir.program import Buffer, Kernel, Plan, ViewArg, buffer_bytes, written
 
-# Bytes of an input that are worth a line to free it, and to be freed before kernels go on.
+# The least bytes of an input that is freed at all, and of inputs that are worth cutting a segment.
 LARGE_INPUT = 1 << 16
-WORTH_A_CUT = 1 << 20
+MIN_FREED_BYTES = 1 << 20
 
 
 def dying_inputs(plan: Plan) -> dict[int, list[Buffer]]:
-    """After each step, large inputs that nothing needs any more, as activations that were saved for
-    a backward graph: whoever calls it has let go of them. Parameters live on."""
+    """After each step, the large inputs that no later step needs, for example activations saved for
+    a backward graph, which its caller no longer holds. Parameters live on."""
     graph = plan.graph
     shown = {o.value.buffer.name for o in graph.outputs if isinstance(o.value, ViewArg)}
     given = {b.name: b for b in graph.inputs if isinstance(b, Buffer) and b not in graph.static}
@@ -28,15 +28,15 @@ def dying_inputs(plan: Plan) -> dict[int, list[Buffer]]:
 
 
 def cuts(plan: Plan) -> frozenset[int]:
-    """Steps before which a run of kernels ends, so that inputs are freed before memory for outputs
-    is taken: a backward graph would else hold all activations and all gradients at once."""
+    """Steps before which a segment of kernels ends, so that inputs are freed before outputs are
+    allocated: otherwise a backward graph would hold all activations and all gradients at once."""
     body, dying = plan.graph.body, dying_inputs(plan)
     shown = {o.value.buffer for o in plan.graph.outputs if isinstance(o.value, ViewArg)}
     made = [sum(buffer_bytes(b) for b in written(step) if b in shown) for step in body]
     to_come, freed = sum(made), 0
     found = set()
     for position, step in enumerate(body):
-        if isinstance(step, Kernel) and min(freed, to_come) >= WORTH_A_CUT:
+        if isinstance(step, Kernel) and min(freed, to_come) >= MIN_FREED_BYTES:
             found.add(position)
             freed = 0
         to_come -= made[position]

@@ -1,8 +1,8 @@
 """How large an i64 value can get: which arithmetic is exact, and which may wrap.
 
-In: an i64 `Expr`. Out: the greatest absolute value of any step towards it (`magnitude`), or None if
-a step may leave 64 bits. An address cannot wrap, because memory is not that long; a value of a
-program can. Example: `i0 * 2**58` with i0 < 8 is below 2**61, with i0 < 40 it may wrap, so that
+In: an i64 `Expr`. Out: the greatest absolute value of it and its parts (`magnitude`), or None if
+one may overflow 64 bits. An address cannot wrap, because memory is not that large; a value of a
+program can. Example: `i0 * 2**58` with i0 < 8 is below 2**61. With i0 < 40 it may wrap, so that
 `i0 * 2**58 // 2**50` is not `i0 * 256` there.
 """
 
@@ -13,8 +13,8 @@ from litz.ir.expr import UNSEEN, Expr
 
 ARITHMETIC = frozenset(("add", "sub", "mul", "neg", "floordiv", "mod", "check_index"))
 LIMIT = 1 << 63
-_LOWEST = -(1 << 62)  # what stands for "no limit is known"
-# No loop has more turns, and no dimension more elements, than there are addresses.
+_LOWEST = -(1 << 62)  # a lower bound that means "unknown"
+# No loop has more iterations, and no dimension more elements, than there are addresses.
 _MOST_POINTS = 1 << 47
 
 
@@ -24,7 +24,7 @@ def is_exact(node: Expr) -> bool:
 
 
 def magnitude(root: Expr) -> int | None:
-    """The greatest absolute value of any step towards it; None if it may wrap."""
+    """The greatest absolute value of an expression and its parts; None if it may wrap."""
     stack = [root] if root.magnitude == UNSEEN else []
     while stack:
         node = stack[-1]
@@ -62,7 +62,7 @@ def _of(node: Expr) -> int | None:
 
 
 def _of_size(low: int, high: int | None) -> int | None:
-    """A number that the program was given, and that may be negative, has no bound."""
+    """The magnitude of a size; None for a number that may be negative and has no bound."""
     if low <= _LOWEST or (low < 0 and high is None):
         return None
     return _limited(max(_MOST_POINTS if high is None else high, abs(low)))

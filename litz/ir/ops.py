@@ -1,9 +1,9 @@
 """The op table: every scalar operation of the loop IR, one row each.
 
-In: nothing. Out: `OPS[name] -> OpSpec` and `REDUCTIONS[name] -> ReductionSpec`. A row says how many
-operands an op takes, what type it gives, what it costs (in float additions, for fusion) and what
-it means, as a NumPy function over arrays. Each target spells these names in its own table;
-`tests/codegen/test_op_tables.py` asserts that both are complete.
+In: nothing. Out: `OPS[name] -> OpSpec`, `REDUCTIONS[name] -> ReductionSpec` and
+`SCANS[name] -> ScanSpec`. A row gives the number of operands, the result type, the cost (in float
+additions, for fusion) and the meaning, as a NumPy function over arrays. Each target has a table of
+its own with the code of each op; `tests/codegen/test_op_tables.py` asserts that all are complete.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class OpSpec:
 
 @dataclass(frozen=True)
 class ScanSpec:
-    """`combine` is the op that joins the next element, at a cost in float additions, which the
-    element after it has to wait for; `numpy(values, axis)` is the meaning."""
+    """`combine` is the op that joins the next element. `cost` is its latency in float additions,
+    for which the element after it has to wait; `numpy(values, axis)` is the meaning."""
 
     name: str
     combine: str
@@ -64,7 +64,7 @@ def _elementwise(function: Callable[[float], float]) -> Numpy:
 
 
 def _keep_type(function: Numpy) -> Numpy:
-    """Math libraries return float64; the meaning of an op keeps its operand's type."""
+    """Give the result its operand's type: math libraries return float64."""
 
     def meaning(x: Any, *rest: Any) -> Any:
         return np.asarray(function(x, *rest)).astype(np.asarray(x).dtype)
@@ -102,7 +102,7 @@ def _float_remainder(x: Any, y: Any) -> Any:
 
 def _power(x: Any, y: Any) -> Any:
     if np.issubdtype(np.asarray(x).dtype, np.integer):
-        # An integer power wraps; a negative exponent keeps only what 1 and -1 keep.
+        # An integer power wraps; with a negative exponent all bases but 1 and -1 give 0.
         positive = np.power(x, np.maximum(y, 0))
         odd = np.where(y % 2 == 0, 1, x)
         tiny = np.where(x == 1, 1, np.where(x == -1, odd, 0))
@@ -229,8 +229,8 @@ _ROWS = [
     OpSpec("where", 3, "same", 1, np.where),
     # 64 random bits, a function of seed and counter alone.
     OpSpec("random_bits", 2, "same", 80, random_bits),
-    # What data may not be: an index outside a size, a divisor of zero, a value whose condition does
-    # not hold. The kernel reports it (`ir/checks.py`).
+    # Checks of data: an index outside a size, a divisor of zero, a condition that does not hold.
+    # The kernel reports a failure (`ir/checks.py`).
     OpSpec("check_index", 2, "index", 2, lambda index, size: index),
     OpSpec("check_divisor", 1, "same", 2, lambda divisor: divisor),
     OpSpec("check", 4, "same", 2, lambda condition, first, second, value: value),
@@ -268,7 +268,7 @@ def _wide_sum(values: Any, axes: tuple[int, ...]) -> Any:
 
 
 def neutral(name: str, dtype: DType) -> float | int:
-    """What the op of this name leaves any value unchanged with."""
+    """The neutral element of an op: combining it with a value leaves the value unchanged."""
     if name in ("add", "or"):
         return 0
     if name == "mul":
@@ -287,8 +287,8 @@ REDUCTIONS: dict[str, ReductionSpec] = {
     row.name: row
     for row in (
         ReductionSpec("sum", "add", _over_axes(np.sum)),
-        # A sum of floats as an f64, for variances: what is lost is lost in short runs at most,
-        # which a target may add in the type of the elements.
+        # A sum of floats as an f64, for variances. A target may add short runs in the type of the
+        # elements, so that precision is lost only inside those.
         ReductionSpec("wide_sum", "add", _wide_sum, widens=True),
         ReductionSpec("prod", "mul", _over_axes(np.prod)),
         ReductionSpec("max", "max", _over_axes(np.max)),
@@ -302,7 +302,7 @@ REDUCTIONS: dict[str, ReductionSpec] = {
 
 
 def _last_place(extreme: Any) -> Numpy:
-    """Where the extreme so far stands: the last of equals, and the last NaN if there is one."""
+    """The position of the extreme so far: the last of equals, and the last NaN if there is one."""
 
     def meaning(values: Any, axis: int) -> Any:
         shape = [1] * values.ndim

@@ -18,14 +18,14 @@ AXIS, SIZE, OTHER = range(3)
 
 
 def order(node: Expr) -> Key:
-    """Where a node stands among others: no two nodes have the same key."""
+    """The sort key of a node: no two nodes have the same one."""
     if node.order is None:
         node.order = _key(node)
     return node.order
 
 
 def digest(root: Expr) -> str:
-    """The structure of a node, as text of a fixed length; computed once for each node."""
+    """A hash of the structure of a node; computed once for each node."""
     if root.digest is None:
         for node in walk(root):
             if node.digest is None:
@@ -48,7 +48,7 @@ def _digest(node: Expr) -> str:
 
 
 def _attribute(attr: Any) -> Any:
-    """What a node holds besides operands: a number, a name, a buffer, axes that it binds."""
+    """A node's `attr` (a number, a name, a buffer, axes that it binds) in a form to be hashed."""
     if isinstance(attr, tuple):
         return [_attribute(part) for part in attr]
     if isinstance(attr, Expr):
@@ -57,6 +57,6 @@ def _attribute(attr: Any) -> Any:
 
 
 def layout_of(buffer: Buffer) -> Any:
-    """A buffer and how it lies in memory."""
+    """A buffer's name, type, layout and device."""
     layout = [digest(n) for n in (*buffer.shape, *buffer.strides)]
     return [buffer.name, buffer.dtype.name, layout, buffer.device]

@@ -1,9 +1,9 @@
-"""Numbers that a type does not hold: eager refuses some of them, so ATen is asked.
+"""Numbers outside a type's range: eager refuses some of them, so such ops are left to ATen.
 
-In: an op of torch, its arguments and a type. Out: whether one of its numbers lies outside of the
-type's range. Such an op is left whole to ATen, which raises "value cannot be converted to type
-int8_t without overflow", or computes what it means. Example: `overflows(aten.full.default,
-((3,), 300), {}, torch.uint8)` is True.
+In: an op of torch, its arguments and a type. Out: whether one of its numbers is outside the type's
+range. Such an op is left whole to ATen, which raises "value cannot be converted to type int8_t
+without overflow", or computes the result. Example:
+`overflows(aten.full.default, ((3,), 300), {}, torch.uint8)` is True.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-# Arguments that eager makes tensors of, which wrap or round as any cast does, and those of a ramp,
+# Arguments that eager converts to tensors, which wrap or round like any cast, and those of arange,
 # which it computes in 64 bits.
 WRAPPED = frozenset({"self", "other", "start", "end", "step"})
-HALVES = (torch.float16, torch.bfloat16)
-# Symbolic numbers may be any: these types hold them all, or all but the largest floats.
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+# A symbolic number may have any value: these types hold all of them, or all but the largest floats.
 WIDE = (torch.int64, torch.bool, torch.float64, torch.float32, torch.bfloat16)
 
 
 def overflows(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dtype: torch.dtype) -> bool:
-    """Whether eager might refuse a number among the arguments, since a type does not hold it."""
+    """Whether eager might refuse a number among the arguments, because the type cannot hold it."""
     if not isinstance(op, OpOverload) or dtype.is_complex:
         return False
-    if op is torch.ops.aten.scalar_tensor.default and dtype in HALVES:
-        return False  # it becomes infinite
-    return any(not holds(dtype, number) for number in _numbers(op, args, kwargs))
+    if op is torch.ops.aten.scalar_tensor.default and dtype in HALF_DTYPES:
+        return False  # too large a number becomes infinite
+    return any(not is_representable(dtype, number) for number in _numbers(op, args, kwargs))
 
 
-def holds(dtype: torch.dtype, number: Any) -> bool:
-    """Whether eager converts a number to a type: of unsigned integers, negative ones wrap around;
-    infinities and NaN are floats."""
+def is_representable(dtype: torch.dtype, number: Any) -> bool:
+    """Whether eager converts a number to a type without an error. Negative numbers wrap in unsigned
+    types; infinities and NaN are floats."""
     if dtype is torch.bool:
         return True
     if not isinstance(number, (int, float)):

@@ -3,7 +3,7 @@
 In: text as `program_text`, `graph_text` or `kernel_text` print it. Out: an equal value, but for
 origins, which are comments, and decisions, which are not printed. Every line is one statement and
 every expression a Python expression; indentation is for the reader alone.
-Example: `parse_expr("i0 * 128 + 1", Scope({"i0": axis("i0", 8)}))` gives that very node.
+Example: `parse_expr("i0 * 128 + 1", Scope({"i0": axis("i0", 8)}))` gives the same node object.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from litz.ir.expr import (
     axis,
     size,
 )
-from litz.ir.index import product
-from litz.ir.lines import (
+from litz.ir.grammar import (
     BUFFER,
     COMBINED,
     EXTERN,
@@ -35,6 +34,7 @@ from litz.ir.lines import (
     read_pattern,
     without_comment,
 )
+from litz.ir.index import size_product
 from litz.ir.ops import OPS
 from litz.ir.parse_expr import (
     Scope,
@@ -49,7 +49,6 @@ from litz.ir.parse_expr import (
 from litz.ir.patterns import Pattern
 from litz.ir.program import (
     HOST,
-    Binding,
     Buffer,
     Extern,
     Kernel,
@@ -59,6 +58,7 @@ from litz.ir.program import (
     Output,
     Phase,
     Store,
+    UnbackedBinding,
 )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ class _Nest:
         return Loop(self.axes, self.reduced, tuple(self.stores), pattern=self.pattern)
 
     def phase(self) -> Phase:
-        if self.axes:  # whatever is reduced, each of their points has a sum of its own
+        if self.axes:  # each of their points has a reduction of its own
             return Phase(self.axes, False, tuple(self.stores), self.reduced, self.pattern)
         return Phase(self.reduced, self.reduces, tuple(self.stores), pattern=self.pattern)
 
@@ -131,9 +131,9 @@ class _Kernel:
 
 
 class Reader:
-    """Reads line by line; `body` and the rest hold what the lines so far declare."""
+    """Reads line by line; `body` and the other fields hold the declarations so far."""
 
-    statements: ClassVar[dict[str, Callable[[Any, str], Any]]]  # by their first words
+    statements: ClassVar[dict[str, Callable[[Any, str], Any]]]  # by their first word
 
     def __init__(self, text: str) -> None:
         self.sizes: dict[str, Expr] = {}
@@ -143,8 +143,8 @@ class Reader:
         self.constants: list[Buffer] = []
         self.outputs: list[Output] = []
         self.body: list[_Nest | _Kernel | Extern] = []
-        self.lines: list[tuple[int, str]] = []  # where each step of the body begins
-        self.nest: _Nest | None = None  # where a store goes
+        self.lines: list[tuple[int, str]] = []  # the first line of each step of the body
+        self.nest: _Nest | None = None  # the open nest, to which stores are added
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 if code := without_comment(line):
@@ -186,7 +186,7 @@ class Reader:
         if dtype is None:
             raise Mistake(f"there is no type {found['dtype']!r}")
         shape = exprs_of(found["shape"], Scope(self.sizes))
-        strides = tuple(product(shape[k + 1 :]) for k in range(len(shape)))
+        strides = tuple(size_product(shape[k + 1 :]) for k in range(len(shape)))
         if found["strides"] is not None:
             strides = exprs_of(found["strides"], Scope(self.sizes))
         name = name_of(tree_of(found["name"]))
@@ -281,9 +281,9 @@ class Reader:
         self.body.append(step)
         self.nest = None
 
-    def _binding(self, parts: list[Any]) -> Binding:
+    def _binding(self, parts: list[Any]) -> UnbackedBinding:
         divisor, *path = [part.value for part in parts[1:]]
-        return Binding(expr_of(parts[0], self.scope), tuple(path), divisor)
+        return UnbackedBinding(expr_of(parts[0], self.scope), tuple(path), divisor)
 
     def _keyword(self, keyword: ast.keyword) -> list[tuple[str, Any]]:
         if keyword.arg is not None:
@@ -326,7 +326,7 @@ def _header(rest: str) -> str:
 
 
 def _axes(text: str, sizes: dict[str, Expr]) -> tuple[Expr, ...]:
-    """`i0 < 8, i1 < s0`."""
+    """The axes of `i0 < 8, i1 < s0`."""
     axes = []
     for item in tree_of(f"[{text}]").elts:
         if not isinstance(item, ast.Compare) or not isinstance(item.ops[0], ast.Lt):

@@ -1,7 +1,8 @@
-"""Reading expressions and operands: what `ir/parse.py` and `ir/call_parse.py` find in a line.
+"""Reading expressions and operands, for `ir/parse.py` and `ir/call_parse.py`.
 
-In: Python's own tree of an expression, and what its names mean. Out: an `Expr`, an operand, a site;
-or a `Mistake` that says what was expected. Example: `expr_of(tree_of("i0 * 128 + 1"), scope)`.
+In: Python's syntax tree of an expression, and a `Scope` of names. Out: an `Expr`, an operand, a
+site; or a `Mistake` that names what was expected. Example:
+`expr_of(tree_of("i0 * 128 + 1"), scope)`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 from litz.ir.checks import CHECK_OPS, Site
 from litz.ir.dtypes import DTYPES
 from litz.ir.expr import Expr, apply, bitcast, cast, const, integer, load, narrow, reduce, scan
+from litz.ir.grammar import Mistake
 from litz.ir.index import ZERO
-from litz.ir.lines import Mistake
 from litz.ir.ops import OPS, REDUCTIONS, SCANS
 from litz.ir.program import Buffer, ViewArg
 from litz.ir.text import INFIX, PREFIX
@@ -24,11 +25,11 @@ from litz.ir.text import INFIX, PREFIX
 
 @dataclass
 class Scope:
-    """What names mean: axes, sizes and `let` names. Buffers have a name space of their own."""
+    """The meaning of names: axes, sizes and `let` names. Buffers have a namespace of their own."""
 
     names: dict[str, Expr] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
-    live: dict[int, Any] = field(default_factory=dict)  # of a call (`ir/call_plan.py`)
+    opaque: dict[int, Any] = field(default_factory=dict)  # opaque operands (`ir/call_plan.py`)
 
     def buffer(self, node: ast.expr) -> Buffer:
         found: Buffer = known(self.buffers, name_of(node), "buffer")
@@ -36,7 +37,7 @@ class Scope:
 
 
 def tree_of(text: str, mode: str = "eval") -> Any:
-    """Python's own tree of an expression, or of one statement."""
+    """Python's syntax tree of an expression, or of one statement."""
     try:
         tree: Any = ast.parse(text, mode=mode)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -118,7 +119,7 @@ def _call(name: str, args: list[ast.expr], scope: Scope) -> Expr:
 
 
 def site_of(node: ast.expr) -> Site | None:
-    """Who asked for a check: `site("index", "aten.index.Tensor", "model.py:3", 0)`."""
+    """The site of a check: `site("index", "aten.index.Tensor", "model.py:3", 0)`."""
     match node:
         case ast.Call(func=ast.Name(id="site"), args=args, keywords=[]):
             return Site(*(ast.literal_eval(a) for a in args))
@@ -174,8 +175,8 @@ def operand(node: Any, scope: Scope) -> Any:
             return ViewArg(scope.buffer(base), *parts)
         case ast.Call(func=ast.Name(id="size"), args=[number]):
             return expr_of(number, scope)
-        case ast.Call(func=ast.Name(id="live"), args=[ast.Constant(value=number)]):
-            return known(scope.live, number, "live value")
+        case ast.Call(func=ast.Name(id="opaque"), args=[ast.Constant(value=number)]):
+            return known(scope.opaque, number, "opaque operand")
         case ast.BinOp():  # a complex number
             return ast.literal_eval(node)
         case ast.Call(func=ast.Name(id="device"), args=[], keywords=keywords):

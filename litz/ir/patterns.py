@@ -1,9 +1,9 @@
 """Patterns: the tags of loop nests that have a schedule of their own, as the roles of their axes.
 
 In: constructors. Out: frozen values, which a `Loop` or a `Phase` carries and its text shows. A tag
-holds axes and no expressions: inlining and simplifying change a stored value and leave its roles.
-`ir/recognise.py` finds them, `ir/verify.py` holds them against the value; `ir/product.py`,
-`ir/attention.py` and `ir/window.py` read operands off the value by them. Example:
+has axes and no expressions, because inlining and simplifying change a stored value but not the
+roles of its axes. `ir/recognise.py` finds tags and `ir/verify.py` checks them; `ir/gemm.py`,
+`ir/attention.py` and `ir/depthwise.py` use them to read operands off the stored value. Example:
 
     loop i0 < 8, i1 < 64 reduce r0 < 32 as gemm(rows=[i0], columns=[i1], depth=[r0]):
 """
@@ -23,20 +23,20 @@ P = TypeVar("P", bound="Pattern")
 
 @dataclass(frozen=True)
 class Pattern:
-    """Roles are fields, each some axes of the nest. `flipped` says that of the two factors that are
-    multiplied and summed, the second is the one that comes first by its role."""
+    """Each role is a field with some axes of the nest. `flipped` says that the factors of the sum
+    are swapped: the second one has the first role (left operand, query, image)."""
 
     kind: ClassVar[str]
     flipped: bool = False
 
     @property
     def roles(self) -> dict[str, Axes]:
-        """The axes by role, without roles that no axis has."""
+        """The axes by role, without empty roles."""
         named = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "flipped")
         return {name: axes for name, axes in named if axes}
 
     def moved(self: P, places: Mapping[Expr, Axes]) -> P:
-        """The same roles, with new axes in the place of some."""
+        """The same roles, with some axes replaced by new ones."""
         found = {
             name: tuple(new for a in axes for new in places.get(a, (a,)))
             for name, axes in self.roles.items()
@@ -51,8 +51,8 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Gemm(Pattern):
-    """A matrix product: a sum over `depth` of left[batch, rows, depth] * right[batch, depth,
-    columns]. With `taps` the sum runs over windows, too, as that of a convolution does."""
+    """A gemm: a sum over `depth` of left[batch, rows, depth] * right[batch, depth, columns]. With
+    `taps` the sum runs over the windows of a convolution as well."""
 
     kind: ClassVar[str] = "gemm"
     batch: Axes = ()
@@ -62,15 +62,15 @@ class Gemm(Pattern):
     depth: Axes = ()
 
     def moved(self, places: Mapping[Expr, Axes]) -> Gemm:
-        """An axis of the sum that is merged goes with the one before it."""
+        """If the depth was merged into the axis before it, the last tap becomes the depth."""
         found = super().moved(places)
         return found if found.depth else replace(found, taps=found.taps[:-1], depth=found.taps[-1:])
 
 
 @dataclass(frozen=True)
 class Attention(Pattern):
-    """A mean over `column` of values of some `width`, weighed by the exponentials of scores, which
-    hold the sum over `depth` of query times key. There may be but one `row` of queries."""
+    """A mean over `column` of values of some `width`, weighted by the exponentials of scores. A
+    score holds the sum over `depth` of query times key. `row` is empty if there is one query."""
 
     kind: ClassVar[str] = "attention"
     row: Axes = ()
@@ -81,7 +81,7 @@ class Attention(Pattern):
 
 @dataclass(frozen=True)
 class Depthwise(Pattern):
-    """A convolution of each `channel` by itself: windows lie side by side `along` an axis, along
+    """A convolution of each `channel` by itself: neighbouring windows are `along` an axis, along
     which the last of the `taps` moves as well."""
 
     kind: ClassVar[str] = "depthwise"

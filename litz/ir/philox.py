@@ -17,7 +17,7 @@ LOW = np.uint64(0xFFFFFFFF)
 
 
 def random_bits(seed: Any, counter: Any) -> Any:
-    """Words 0 and 1 of the block that `counter` names under the key `seed`."""
+    """Words 0 and 1 of Philox's block number `counter` under the key `seed`."""
     key = np.asarray(seed, np.int64).astype(np.uint64)
     block = np.asarray(counter, np.int64).astype(np.uint64)
     k0, k1 = key & LOW, key >> np.uint64(32)

@@ -1,7 +1,7 @@
-"""Polynomials: how the index algebra reads sums and products.
+"""Polynomials: how the index algebra represents sums and products.
 
-In: an i64 `Expr`. Out: a map from a monomial (its atoms in `order`) to its integer
-coefficient, and back. Example: `(i0 + 2) * 3` is `{(i0,): 3, (): 6}`.
+In: an i64 `Expr`. Out: a map from each monomial (its atoms in `order`) to its integer coefficient,
+and back. Example: `(i0 + 2) * 3` is `{(i0,): 3, (): 6}`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def to_poly(node: Expr) -> Poly:
         return {(): node.attr} if node.attr else {}
     if node.op in ("add", "sub", "mul", "neg"):
         parts = [to_poly(a) for a in node.args]
-        # A large product stays one atom: written out, a chain of squares would grow without end.
+        # A large product stays one atom: expanded, a chain of squares would grow exponentially.
         if node.op != "mul" or len(parts[0]) * len(parts[1]) <= MOST_TERMS:
             return combine(node.op, parts)
     return {(node,): 1}
@@ -51,7 +51,8 @@ def combine(op: str, parts: list[Poly]) -> Poly:
 
 def from_poly(poly: Poly) -> Expr:
     """Write a polynomial as an expression, the same one every time."""
-    # Of sizes alone it is a number that a call computes; else a kernel does, in 64 bits.
+    # An expression of sizes alone is computed by the call, exactly; any other by a kernel, in 64
+    # bits.
     number = whole if all(atom.op == "size" for m in poly for atom in m) else integer
     constant = poly.get((), 0)
     total: Expr | None = None
@@ -70,8 +71,8 @@ def from_poly(poly: Poly) -> Expr:
 
 
 def whole(number: int) -> Expr:
-    """A number of any length. One that 64 bits do not hold is a sum of products of such: a kernel
-    computes what is left of it in 64 bits, as of any product, and a call computes it exactly."""
+    """An integer of any length. One that does not fit 64 bits is written as a sum of products of
+    smaller ones: a call computes it exactly, and a kernel modulo 2**64, like any product."""
     if abs(number) < LIMIT:
         return integer(number)
     high, low = divmod(number, DIGIT)

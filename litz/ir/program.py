@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from litz.ir.calls import CHECKS, KNOWN, PACKERS
+from litz.ir.calls import ASSERT_OPS, KNOWN_NAMESPACES, PACKERS
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, integer, walk
 from litz.ir.patterns import P, Pattern
@@ -46,12 +46,12 @@ class Buffer:
 
     @property
     def on_host(self) -> bool:
-        """Whether it lies in the host's memory."""
+        """Whether it is in the host's memory."""
         return self.device == HOST
 
 
 def buffer_bytes(buffer: Buffer) -> int:
-    """About how many bytes its elements are, each counted once."""
+    """The bytes of its elements, each counted once; an estimate if sizes are symbolic."""
     return buffer.dtype.bytes * math.prod(s.hint for s in buffer.shape)
 
 
@@ -69,10 +69,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Store:
-    """`buffer[index] = value`, or combined with what is there: `mode` names an op of the table.
+    """`buffer[index] = value`, or combined with the old element: `mode` names an op of the table.
 
-    In every mode but `set` points may meet, so the loop's order counts: `put` is `set` for that
-    case. (An index from data need not look like it: `i % 1` is zero, and every point meets there.)
+    In every mode but `set` two points of the loop may store to the same element, so the loop's
+    order counts; `put` is `set` for that case. (The index may not show it: `i % 1` is always zero.)
     """
 
     buffer: Buffer
@@ -86,7 +86,7 @@ class Store:
 
     @property
     def separate(self) -> frozenset[Expr]:
-        """Axes along which no two points meet: each is a dimension of the index by itself."""
+        """Axes along which no two points collide: each is a dimension of the index by itself."""
         alone = {i for i in self.index if i.op == "axis"}
         shared = frozenset().union(*(i.axes for i in self.index if i.op != "axis"))
         return frozenset(alone) - shared
@@ -102,7 +102,7 @@ class Loop:
     origins: tuple[Origin, ...] = ()
     pattern: Pattern | None = None  # what it is known to compute (`ir/recognise.py`)
 
-    # A step never changes, so what it touches is found once; stages ask for it all the time.
+    # A step is frozen, so its reads and writes are computed once; stages ask for them often.
     @cached_property
     def reads(self) -> list[Buffer]:
         return _reads_of(self.stores)
@@ -117,7 +117,7 @@ class Loop:
 
     @cached_property
     def ordered(self) -> tuple[Expr, ...]:
-        """Parallel axes that run in order: a scan's, and those along which stores may meet."""
+        """Parallel axes that run in order: a scan's, and those along which stores may collide."""
         (store,) = self.stores
         ordered = {node.args[1] for node in walk(store.value) if node.op == "scan"}
         if store.scatters:
@@ -136,10 +136,10 @@ class ViewArg:
 
 
 @dataclass(frozen=True)
-class Binding:
-    """A size that only a call's result tells. `path` leads to it: an int takes an item, "shape" the
-    sizes, "stride" the strides, "offset" where a window begins in the call's first operand. There
-    stands `divisor` times it."""
+class UnbackedBinding:
+    """An unbacked size, known from a call's result. `path` leads to it in the result: an int takes
+    an item, "shape" the sizes, "stride" the strides, "offset" the start of a view in the call's
+    first operand. The number found there is `divisor` times the size."""
 
     symbol: Expr
     path: tuple[str | int, ...] = ()
@@ -155,35 +155,35 @@ class Extern:
     kwargs: tuple[tuple[str, Any], ...]
     outputs: tuple[Buffer | None, ...]
     single: bool  # the op returns a tensor rather than a tuple of them
-    into: bool = False  # it has an out= form: the result is written into storage it is given
-    ordered: bool = False  # it draws from the generator: that is an effect
+    into: bool = False  # it has an out= form: the result is written into given storage
+    ordered: bool = False  # it draws from the random generator, which is an effect
     mutates: tuple[Buffer, ...] = ()
     origins: tuple[Origin, ...] = ()
-    binds: tuple[Binding, ...] = ()  # sizes that are known from here on
+    binds: tuple[UnbackedBinding, ...] = ()  # sizes that are known from here on
 
     @property
     def foreign(self) -> bool:
-        """Whether it is code that nothing is known of."""
-        return self.target.partition(".")[0] not in KNOWN
+        """Whether its effects are unknown: it may run user code."""
+        return self.target.partition(".")[0] not in KNOWN_NAMESPACES
 
     @property
     def kept(self) -> list[Buffer]:
-        """Operands that may be in use when it has returned: nothing else may take their memory."""
+        """Operands that may be in use after it has returned: their memory is not reused."""
         return self.reads if self.foreign else []
 
     @property
     def has_effect(self) -> bool:
-        """Whether it does more than make results: it runs at each call, in order with such ones."""
+        """Whether it has an effect beyond its results: then it runs at each call, in order."""
         return self.ordered or self.foreign or bool(self.mutates) or not (self.writes or self.binds)
 
     @property
     def packs(self) -> bool:
-        """Whether it only brings its operand into the form that another call wants."""
+        """Whether it only packs its operand into the layout that another call needs."""
         return self.target in PACKERS
 
     @property
-    def asks(self) -> bool:
-        """Whether it is a question about parameters, answered when something is made of them."""
+    def guards_folding(self) -> bool:
+        """Whether it checks that parameters may be folded; it runs when they are prepacked."""
         return self.target == "litz.is_foldable.default"
 
     @cached_property
@@ -197,8 +197,8 @@ class Extern:
 
     @property
     def checks(self) -> bool:
-        """Whether it is a check of sizes: what uses them runs behind it."""
-        return self.target in CHECKS
+        """Whether it is a check of sizes: steps that use them run after it."""
+        return self.target in ASSERT_OPS
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Output:
 class Decision:
     """What a stage did or refused, and why: kept as a value, read by explain, logs and reports."""
 
-    action: str  # "fused", "inlined", "rewritten", "refused"; "unmet" is what a flag asked for
+    action: str  # "fused", "inlined", "rewritten", "refused"; "unmet": a flag asked in vain
     producer: str
     consumer: str
     reason: str
@@ -220,7 +220,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class LoopProgram:
-    """What `lower` makes: loops and calls in order, functional but for stores into inputs."""
+    """The result of `lower`: loops and calls in order, functional but for stores into inputs."""
 
     inputs: tuple[Buffer | Expr, ...]
     constants: tuple[Buffer, ...]
@@ -244,23 +244,23 @@ class LoopProgram:
 @dataclass(frozen=True)
 class Phase:
     """One loop nest inside an outer iteration. In a reduction, stores that hold a `reduce` happen
-    once behind the nest; all others happen at each of its points. `summed` are the axes of sums
-    that each point of a nest has of its own, as the columns of a matrix product do."""
+    once after the nest, all others at each of its points. `summed` are the axes of sums that each
+    point of the nest has of its own, for example the depth of a gemm whose columns are `inner`."""
 
     inner: tuple[Expr, ...]
     is_reduction: bool
     stores: tuple[Store, ...]
     summed: tuple[Expr, ...] = ()
-    pattern: Pattern | None = None  # of one phase of a kernel: what the kernel is scheduled as
+    pattern: Pattern | None = None  # at most one phase has one: the kernel is scheduled by it
 
-    @property
+    @cached_property
     def completing(self) -> tuple[Store, ...]:
-        """Stores behind the nest."""
+        """Stores after the nest."""
         if not self.is_reduction:
             return ()
         return tuple(s for s in self.stores if any(n.op == "reduce" for n in walk(s.value)))
 
-    @property
+    @cached_property
     def inside(self) -> tuple[Store, ...]:
         """Stores at each point of the nest."""
         behind = self.completing
@@ -292,7 +292,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class KernelGraph:
-    """What `fuse` makes."""
+    """The result of `fuse`."""
 
     inputs: tuple[Buffer | Expr, ...]
     constants: tuple[Buffer, ...]
@@ -302,19 +302,21 @@ class KernelGraph:
     static: frozenset[Buffer] = frozenset()
 
     @cached_property
-    def held(self) -> tuple[Buffer, ...]:
-        """What kernels and packing calls make of parameters alone: kept from call to call, made
-        anew when one of them changes. Such steps come before all others."""
+    def prepacked(self) -> tuple[Buffer, ...]:
+        """Buffers that kernels and packing calls compute from parameters alone: kept from call to
+        call, made anew when a parameter changes. Such steps come before all others."""
         shown = {o.value.buffer for o in self.outputs if isinstance(o.value, ViewArg)}
-        known = {id(s) for s in steps_to_hold(self.body, self.static, shown.union(self.inputs))}
+        known = {id(s) for s in steps_to_prepack(self.body, self.static, shown.union(self.inputs))}
         front = takewhile(lambda step: id(step) in known, self.body)
         return tuple(dict.fromkeys(b for step in front for b in written(step)))
 
     @cached_property
-    def prepared(self) -> int:
-        """How many steps at the front only make what is held."""
-        held = set(self.held)
-        return sum(bool(written(step)) and held.issuperset(written(step)) for step in self.body)
+    def prepack_steps(self) -> int:
+        """How many steps at the front only make prepacked buffers."""
+        prepacked = set(self.prepacked)
+        return sum(
+            bool(written(step)) and prepacked.issuperset(written(step)) for step in self.body
+        )
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -325,15 +327,15 @@ class KernelGraph:
         return [step for step in self.body if isinstance(step, Extern)]
 
     @cached_property
-    def bound(self) -> frozenset[Expr]:
-        """The sizes that no argument tells, but a result of a call."""
+    def unbacked(self) -> frozenset[Expr]:
+        """The unbacked sizes: known from a call's result, not from the arguments."""
         return frozenset(b.symbol for step in self.externs for b in step.binds)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for a buffer: an offset and a size in bytes, times a `unit`. What has the same unit
-    lies in one region of the arena, so that no two buffers meet whatever the unit is."""
+    """A buffer's place in the arena: an offset and a size in bytes, times a `unit`. Buffers of the
+    same unit share a region of the arena, so that none overlap whatever the unit's value is."""
 
     offset: int
     bytes: int
@@ -346,17 +348,17 @@ class Plan:
 
     graph: KernelGraph
     slots: dict[str, Slot] = field(default_factory=dict)
-    arena_bytes: int = 0  # about as many, if sizes are symbolic
-    # Units and how many of them each region of the arena is long, in order.
+    arena_bytes: int = 0  # an estimate if sizes are symbolic
+    # The arena's regions in order: the unit of each, and its length in units.
     regions: tuple[tuple[Expr, int], ...] = ()
     # Bytes the intermediates would take without reuse: what the plan saved is the difference.
     unplanned_bytes: int = 0
-    # What a kernel writes into the memory of a result of ATen's that nobody needs any more.
-    heirs: dict[str, str] = field(default_factory=dict)
+    # In-place reuse: from a kernel's result to the dead ATen result whose memory it is written to.
+    inplace_reuse: dict[str, str] = field(default_factory=dict)
     # Intermediates outside the arena: a call allocates each when it is written.
-    lent: frozenset[str] = frozenset()
-    # Kernels, by number, that run as one launch: none touches what another of them writes. Without
-    # any, each is a launch of its own.
+    call_allocated: frozenset[str] = frozenset()
+    # Kernels, by number, that run as one launch: none touches a buffer that another one of them
+    # writes. If empty, each kernel is a launch of its own.
     batches: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -370,24 +372,24 @@ class Plan:
 
     @property
     def fresh(self) -> frozenset[str]:
-        """Buffers that kernels write into memory which a call allocates, aligned, for them."""
+        """Buffers that kernels write into memory which the call itself allocates, aligned."""
         given = {b.name for b in (*self.graph.inputs, *self.graph.constants)
                  if isinstance(b, Buffer)}  # fmt: skip
         made = {b.name for k in self.graph.kernels for b in written(k)}
-        held = {b.name for b in self.graph.held}
-        return frozenset(made - given - held - set(self.heirs))
+        prepacked = {b.name for b in self.graph.prepacked}
+        return frozenset(made - given - prepacked - set(self.inplace_reuse))
 
     @property
     def sources(self) -> list[Buffer]:
-        """The parameters that something is held of."""
-        steps = self.graph.body[: self.graph.prepared]
+        """The parameters from which something is prepacked."""
+        steps = self.graph.body[: self.graph.prepack_steps]
         found = dict.fromkeys(b for step in steps for b in read(step))
         return [b for b in found if b in self.graph.static]
 
     @property
     def outside(self) -> list[Buffer]:
-        """Buffers that live outside the arena: inputs, constants, outputs, what ATen allocates, and
-        what has no elements, which kernels and calls may be given all the same."""
+        """Buffers outside the arena: inputs, constants, outputs, ATen's results, and buffers
+        without elements, which kernels and calls may take as arguments all the same."""
         found: dict[str, Buffer] = {}
         graph = self.graph
         for known in (*graph.inputs, *graph.constants):
@@ -404,31 +406,31 @@ class Plan:
         return [b for b in found.values() if b.name not in self.slots]
 
 
-def may_be_held(step: Loop | Kernel | Extern) -> bool:
-    """Whether what a step makes of parameters is the same at each call, whatever its sizes."""
+def may_be_prepacked(step: Loop | Kernel | Extern) -> bool:
+    """Whether a step that reads only parameters gives the same at each call, whatever its sizes."""
     if isinstance(step, Extern):
-        return step.packs or step.asks
+        return step.packs or step.guards_folding
     loops = [(*step.axes, *step.reduced)] if isinstance(step, Loop) else []
     loops += [(*step.outer, *p.inner) for p in step.phases] if isinstance(step, Kernel) else []
     sizes = [a.extent for axes in loops for a in axes]
-    sizes += [n for b in written(step) for n in (*b.shape, *b.strides)]  # a fill may know more
+    sizes += [n for b in written(step) for n in (*b.shape, *b.strides)]  # axes may not show all
     return all(n.op != "size" for n in walk(*sizes, *exprs_of(step)))
 
 
 AnyStep = TypeVar("AnyStep", bound="Loop | Kernel | Extern")
 
 
-def steps_to_hold(
+def steps_to_prepack(
     body: Sequence[AnyStep], static: frozenset[Buffer], seen: Iterable[object]
 ) -> list[AnyStep]:
-    """The steps that depend on parameters alone; none whose result is `seen`, or that another step
-    writes into at each call, as a scatter does into its zeros, or that somebody may keep."""
+    """The steps that depend on parameters alone. Left out are those whose result is `seen`, or kept
+    by a foreign op, or written to at each call, as a scatter writes into its zeros."""
     refused = {*seen, *(b for s in body if isinstance(s, Extern) for b in s.kept)}
     while static:
         first: list[AnyStep] = []
         made: set[Buffer] = set()
         for step in body:
-            known = may_be_held(step) and made.union(static).issuperset(read(step))
+            known = may_be_prepacked(step) and made.union(static).issuperset(read(step))
             if known and not refused.intersection(written(step)):
                 first.append(step)
                 made.update(written(step))
@@ -457,7 +459,7 @@ def exprs_of(step: Loop | Kernel | Phase) -> Iterator[Expr]:
 
 
 def tagged(step: Loop | Kernel, kind: type[P]) -> tuple[P, tuple[Store, ...]] | None:
-    """The tag of that kind of a loop, or of a phase of a kernel, and what is stored there."""
+    """The tag of that kind of a loop, or of a phase of a kernel, and the stores of that nest."""
     nests = (step,) if isinstance(step, Loop) else step.phases
     return next(((n.pattern, n.stores) for n in nests if isinstance(n.pattern, kind)), None)
 

@@ -1,7 +1,7 @@
 """An op of our own: random bits as a pure function of a seed.
 
 In: a seed, a tensor of one int64, and a shape. Out: `torch.ops.litz.random_bits`, 64 bits for each
-element, the same ones wherever they are computed: in a kernel, in ATen's place, in the forward or
+element. They are the same wherever they are computed: in a kernel, by this op, in the forward or
 again in the backward. Example: `torch.ops.litz.random_bits(torch.tensor(7), [4])`.
 """
 

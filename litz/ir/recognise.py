@@ -1,11 +1,11 @@
-"""The recogniser: which loop nests are a matrix product, an attention, a depthwise convolution.
+"""The recogniser: which loop nests are a gemm, an attention, a depthwise convolution.
 
-In: a `Loop` or a `Kernel`. Out: the same one with its tag (`ir/patterns.py`). Nothing but the form
-of what is stored counts, so that what a user spells by hand is recognised as well. Steps are tagged
-where they are made and nowhere else: `lower` tags its loops, `fuse` those that it has written
-producers into and the kernels that it makes of them; all others read tags, and `schedule` moves
-them along with axes. Only `ir/verify.py` asks again, to hold a tag against its nest. Example: of
-`sum over r0 of x[i0, r0] * w[r0, i1]` the rows are i0, the columns i1.
+In: a `Loop` or a `Kernel`. Out: the same one with its tag (`ir/patterns.py`). Only the form of the
+stored value counts, so that a gemm or attention written out by hand is recognised as well. Steps
+are tagged where they are made: `lower` tags its loops; `fuse` tags the loops that it inlines
+producers into, and its kernels. All others read tags, and `schedule` renames their axes. Only
+`ir/verify.py` runs the recogniser again, to check the tags. Example: the rows of
+`sum over r0 of x[i0, r0] * w[r0, i1]` are i0, the columns i1.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from litz.ir.attention import log_sum, parts_by, weighed_mean
+from litz.ir.attention import parts_by, row_logsumexp, softmax_weighted_mean
+from litz.ir.depthwise import depthwise_by
 from litz.ir.dtypes import F32, F64, I32
 from litz.ir.expr import Expr, extent_of, load, rebuild, transform, walk
+from litz.ir.gemm import gemm_phase, stride_of
 from litz.ir.index import ZERO
 from litz.ir.patterns import Attention, Axes, Depthwise, Gemm, Pattern
-from litz.ir.product import product_phase, stride_of
 from litz.ir.program import AnyStep, Extern, Kernel, Loop, loads
-from litz.ir.window import windows_by
 
-# A longer sum is put aside from time to time, to stay exact: it is a reduction like others.
+# A longer sum needs partial sums to stay exact: it is scheduled as an ordinary reduction.
 MOST_TAPS = 1024
 
 
 def recognised(step: AnyStep) -> AnyStep:
-    """The step with the tag that it deserves, or with none."""
+    """The step with the tag that fits it, or with none."""
     if isinstance(step, Extern):
         return step
     found = patterns_in(step)
@@ -45,7 +45,7 @@ def patterns_in(step: Loop | Kernel) -> dict[int, Pattern]:
     """The pattern of a loop, or of one phase of a kernel, by its number."""
     if isinstance(step, Loop):
         return _known(0, _in_loop(step) if step.reduced and len(step.stores) == 1 else None)
-    place = product_phase(step)
+    place = gemm_phase(step)
     if place is not None:
         phase = step.phases[place]
         (sums, *others) = {n for s in phase.stores for n in walk(s.value) if n.op == "reduce"}
@@ -72,8 +72,8 @@ def _in_loop(loop: Loop) -> Pattern | None:
 
 
 def _sliding(loop: Loop, node: Expr) -> Depthwise | None:
-    """Of a loop, an index has to move with both the window and the tap: else it is a sum of columns
-    like others, until it is a kernel of its own."""
+    """The tag of a loop as a depthwise convolution. Some index must move with both the window and
+    the tap: otherwise it is an ordinary column sum, until it is a kernel of its own."""
     found = None if loop.stores[0].scatters else _depthwise(node, loop.axes)
     if found is None:
         return None
@@ -83,8 +83,8 @@ def _sliding(loop: Loop, node: Expr) -> Depthwise | None:
 
 
 def _moving(root: Expr) -> Expr:
-    """An expression that does not name axes which an operand is expanded along, as its places in
-    memory do not."""
+    """The expression with index zero wherever a buffer has stride zero: an operand expanded along
+    an axis does not depend on it."""
     if not any(ZERO in n.buffer.strides for n in loads(root)):
         return root
 
@@ -100,7 +100,7 @@ def _moving(root: Expr) -> Expr:
 
 
 def _only_reduction(kernel: Kernel) -> Expr | None:
-    """The one reduction of a kernel, if what follows it works on its elements one by one."""
+    """The one reduction of a kernel whose other phases are pointwise."""
     first, *rest = kernel.phases
     if not first.is_reduction or first.inside or any(p.inner for p in rest):
         return None
@@ -110,11 +110,11 @@ def _only_reduction(kernel: Kernel) -> Expr | None:
     return nodes.pop()
 
 
-# -- matrix products ---------------------------------------------------------------------------
+# -- gemms -------------------------------------------------------------------------------------
 
 
 def _gemm(node: Expr, axes: Axes) -> Gemm | None:
-    """A sum of products over these parallel axes in order."""
+    """The tag of a sum of products as a gemm; `axes` are the parallel ones, in order."""
     if node.attr[0] != "sum":
         return None
     (term,), (*taps, depth) = node.args, node.attr[1]
@@ -131,13 +131,13 @@ def _gemm(node: Expr, axes: Axes) -> Gemm | None:
 
 
 def _is_operand(node: Expr) -> bool:
-    """Made of loads that may run anywhere, and nothing that runs in order."""
+    """Whether it is computed pointwise from loads, without reductions or scans."""
     return not any(n.op in ("reduce", "scan") for n in walk(node))
 
 
 def _may_lie_outside(left: Expr, right: Expr, depth: Expr, taps: bool) -> bool:
-    """Whether guards are those of a window: on the left operand, which is then a load, and the same
-    along the sum inside a tap."""
+    """Whether guards are those of a window: on the left operand, which is then a load, and constant
+    along the depth of a tap."""
     if any(n.guard is not None for n in loads(right)):
         return False
     guards = [n.guard for n in loads(left) if n.guard is not None]
@@ -147,8 +147,8 @@ def _may_lie_outside(left: Expr, right: Expr, depth: Expr, taps: bool) -> bool:
 
 
 def _roles(left: Expr, right: Expr, axes: Axes) -> tuple[Axes, Axes, Axes] | None:
-    """(batch, rows, columns): in that order, rows without the right operand, columns without the
-    left one. A batch of single rows is a reduction like others."""
+    """(batch, rows, columns), in that order: the right operand does not depend on rows, the left
+    one not on columns. A batch of single rows is an ordinary reduction."""
     rows = tuple(a for a in axes if a not in right.axes)
     first = axes.index(rows[0]) if rows else 0
     batch, columns = axes[:first], axes[first + len(rows) :]
@@ -157,11 +157,11 @@ def _roles(left: Expr, right: Expr, axes: Axes) -> tuple[Axes, Axes, Axes] | Non
     return (batch, rows, columns) if together and apart and columns else None
 
 
-# -- windows over single channels --------------------------------------------------------------
+# -- depthwise convolutions --------------------------------------------------------------------
 
 
 def _depthwise(node: Expr, axes: Axes) -> Depthwise | None:
-    """A sum over taps of a[..., x * stride + tap, c] * w[..., tap, c], channels side by side."""
+    """A sum over taps of a[..., x * stride + tap, c] * w[..., tap, c], channels contiguous."""
     if node.attr[0] != "sum" or extent_of(node.attr[1]) > MOST_TAPS:
         return None
     (term,) = node.args
@@ -187,20 +187,20 @@ def _windows(flipped: bool, node: Expr, image: Expr, weight: Expr, axes: Axes) -
     if stride_of(image, along) is None:
         return None
     found = Depthwise(flipped, (channel,), (along,), node.attr[1])
-    return found if windows_by(found, node) is not None else None
+    return found if depthwise_by(found, node) is not None else None
 
 
 # -- attention ---------------------------------------------------------------------------------
 
 
 def _attention_in(kernel: Kernel) -> Attention | None:
-    """With or without the logarithms of its sums beside it."""
+    """The tag of a kernel as attention, with or without a store of its logsumexp."""
     mean, *sums = kernel.stores
     found = _attention(_moving(mean.value), kernel.outer) if len(sums) < 2 else None
     if found is None or not sums:
         return found
     parts = parts_by(found, mean.value)
-    expected = log_sum(parts.score, parts.column)
+    expected = row_logsumexp(parts.score, parts.column)
     return found if all(s.value is expected and s.mode == "put" for s in sums) else None
 
 
@@ -215,14 +215,14 @@ def _attention(value: Expr, axes: Axes) -> Attention | None:
         return None
     score = weight.args[0].args[0]
     # Expressions are shared: an equal one is the same one.
-    if weighed_mean(score, term.args[1], column, zeros) is not whole:
+    if softmax_weighted_mean(score, term.args[1], column, zeros) is not whole:
         return None
     dots = [n for n in walk(score) if n.op == "reduce"]
     if len(dots) != 1 or dots[0].attr[0] != "sum" or dots[0].args[0].op != "mul":
         return None
     (depth, *more) = dots[0].attr[1]
-    # An expanded operand's index does not name what it is expanded along, once it is flat: the
-    # width is no axis of the scores, and the last of these.
+    # Once flat, the index of an expanded operand does not name the axis that it is expanded along.
+    # So the width is found as the last axis that the scores do not depend on.
     widths = [a for a in axes if a not in score.axes]
     if more or not widths:
         return None

@@ -1,4 +1,4 @@
-"""A kernel with the choices that make it code: what `schedule` hands to a target's emitter.
+"""Scheduled kernels: a kernel with the choices that `schedule` made, for a target's emitter.
 
 In: constructors. Out: frozen values. Buffers are flat here: every index is an element offset.
 """
@@ -11,56 +11,56 @@ from typing import Generic, Protocol
 from typing_extensions import TypeVar
 
 from litz.ir.expr import Expr, integer
-from litz.ir.index import ONE, product
+from litz.ir.index import ONE, size_product
 from litz.ir.program import Buffer, Kernel, loads
-from litz.ir.sizes import rounded_up, symbols
+from litz.ir.sizes import ceil_div, symbols
 
 
 @dataclass(frozen=True)
-class Blocking:
-    """How a matrix product runs: blocks of `block` rows by `width` columns in registers, `chunk`
-    rows a task. Each step along the sum takes `group` neighbours; there are `taps` such sums. All
-    blocks of a task pass along `stretch` steps before the next ones, and then `most` rows of sums
-    wait at a time; with none, a block is summed to its end. A task takes one panel, or all of them
-    if rows are finished `whole`; scratch has room for `kept` rows of it."""
+class GemmBlocking:
+    """How a gemm runs: register blocks of `mr` rows by `nr` columns, `mc` rows a task. Each step
+    along K takes `group` neighbours; there are `taps` such sums. With a `k_block`, all blocks of a
+    task do so many steps before the next ones, and the partial sums of `partial_rows` rows at a
+    time are kept in memory; without one, a block is summed to its end. A task takes one panel, or
+    all of them if it finishes `full_rows`; scratch has room for `scratch_rows` rows."""
 
-    block: int
-    width: int
-    chunk: Expr
+    mr: int
+    nr: int
+    mc: Expr
     batches: Expr
     rows: Expr
     columns: int
-    depth: Expr  # a number, if a step takes several of it, or if there are taps
+    depth: Expr  # a constant if `group` > 1 or if there are taps
     group: int
     taps: int = 1
-    stretch: int = 0
-    most: int = 0
-    whole: bool = False
-    kept: int = 0
+    k_block: int = 0
+    partial_rows: int = 0
+    full_rows: bool = False
+    scratch_rows: int = 0
 
     @property
     def steps(self) -> Expr:
-        """Whole steps along the sum."""
+        """Whole steps along K."""
         return integer(self.depth.number // self.group) if self.group > 1 else self.depth
 
     @property
     def rest(self) -> int:
-        """What whole steps leave of the sum."""
+        """Elements along K that whole steps leave over."""
         return self.depth.number % self.group if self.group > 1 else 0
 
     @property
     def panels(self) -> int:
-        return -(-self.columns // self.width)
+        return -(-self.columns // self.nr)
 
     @property
-    def chunks(self) -> Expr:
-        return rounded_up(self.rows, self.chunk)
+    def m_blocks(self) -> Expr:
+        return ceil_div(self.rows, self.mc)
 
 
 @dataclass(frozen=True)
-class Streaming:
-    """How attention runs: a task takes `vectors` vectors of query rows of one head, and columns
-    pass by in blocks of `block`, `group` of them in registers at a time. Columns outside
+class AttentionTiling:
+    """How flash attention runs: a task takes `vectors` vectors of query rows of one head and walks
+    the columns in blocks of `block`, `group` of them in registers at a time. Columns outside
     row + `low` .. row + `high` are masked. With no vectors a task is one row, columns in lanes."""
 
     vectors: int
@@ -86,14 +86,14 @@ class Streaming:
 
     @property
     def tiles(self) -> Expr:
-        """Tasks of one head; the last one begins where it still has all its rows."""
-        return self.rows if self.by_row else rounded_up(self.rows, self.tile)
+        """Tasks of one head; the last one starts early enough to have all its rows."""
+        return self.rows if self.by_row else ceil_div(self.rows, self.tile)
 
 
 @dataclass(frozen=True)
-class Sliding:
-    """How windows over single channels run: `block` of `count` neighbours a task, in each of as
-    many rows as there are `others`."""
+class DepthwiseTiling:
+    """How a depthwise convolution runs: a task takes `block` of the `count` neighbouring windows of
+    a row; `others` is the number of rows."""
 
     block: int
     count: int
@@ -107,36 +107,37 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Choice:
-    """How a kernel runs. `vector` is the outer axis whose lanes run side by side, or None if each
-    phase runs its last inner axis in lanes; `unroll` is how many vectors a reduction carries;
-    `chunk` is how much of the vector axis one task takes; `grain` is the least number of tasks
-    worth a thread; `across` is an outer axis that loads of other rows walk along: a block of it as
-    long as the lanes is one task, and such loads are transposed in registers."""
+    """How a kernel runs on a CPU. `vector` is the outer axis that runs in vector lanes, or None if
+    each phase runs its last inner axis in lanes. `unroll` is how many vectors of accumulators a
+    reduction has; `chunk` is how much of the vector axis one task takes; `grain` is the least
+    number of tasks worth a thread. `transpose_axis` is an outer axis along which some loads are
+    contiguous: a task takes as much of it as there are lanes, and those loads go through a register
+    transpose."""
 
     lanes: int
     vector: Expr | None
     unroll: int
     chunk: int
     grain: int
-    across: Expr | None = None
-    by_rows: bool = False  # a column reduction takes whole rows, one after the other
-    product: Blocking | None = None  # the kernel is a matrix product and what follows it
-    attention: Streaming | None = None
-    past: tuple[str, ...] = ()  # results that are written past the caches
-    points: Expr = ONE  # of a task, where they are not known: its work grows with them
-    sliding: Sliding | None = None  # the kernel convolves each channel by itself
-    asserts: bool = False  # hold every access against the bounds of its buffer
+    transpose_axis: Expr | None = None
+    row_by_row: bool = False  # a column reduction takes whole rows, one after the other
+    gemm: GemmBlocking | None = None  # the kernel is a gemm with its epilogue
+    attention: AttentionTiling | None = None
+    non_temporal: tuple[str, ...] = ()  # results that are stored past the caches
+    points: Expr = ONE  # points of a task if they are symbolic: its work grows with them
+    depthwise: DepthwiseTiling | None = None  # the kernel is a depthwise convolution
+    asserts: bool = False  # check every access against the bounds of its buffer
     poison: bool = False  # fill scratch before each row
-    # The instruction set whose instructions it may name (`litz/isa.py`): not a choice of ours.
+    # The instruction set whose instructions it may use (`litz/isa.py`): a fact, not a choice.
     isa: str = field(default="", repr=False)
 
     @property
     def sizes(self) -> list[Expr]:
-        """What of it may be symbolic."""
+        """The sizes in it that may be symbolic."""
         found: list[Expr] = []
-        if self.product is not None:
-            found += [self.product.batches, self.product.rows, self.product.chunk]
-            found.append(self.product.depth)
+        if self.gemm is not None:
+            found += [self.gemm.batches, self.gemm.rows, self.gemm.mc]
+            found.append(self.gemm.depth)
         if self.attention is not None:
             found += [self.attention.heads, self.attention.rows, self.attention.columns]
         return found
@@ -145,45 +146,44 @@ class Choice:
         """How much of an outer axis one task takes."""
         if variable is self.vector:
             return self.chunk
-        return self.lanes if variable is self.across else 1
+        return self.lanes if variable is self.transpose_axis else 1
 
     def task_count(self, kernel: Kernel) -> Expr:
-        """Outer points, the vector axis counted in chunks."""
-        if self.product is not None:
-            panels = 1 if self.product.whole else self.product.panels
-            return product((self.product.batches, self.product.chunks, integer(panels)))
+        """The number of tasks: outer points, the vector axis counted in chunks."""
+        if self.gemm is not None:
+            panels = 1 if self.gemm.full_rows else self.gemm.panels
+            return size_product((self.gemm.batches, self.gemm.m_blocks, integer(panels)))
         if self.attention is not None:
-            return product((self.attention.heads, self.attention.tiles))
-        if self.sliding is not None:
-            return integer(self.sliding.others * self.sliding.blocks)
-        return product(rounded_up(a.extent, self.step(a)) for a in kernel.outer)
+            return size_product((self.attention.heads, self.attention.tiles))
+        if self.depthwise is not None:
+            return integer(self.depthwise.others * self.depthwise.blocks)
+        return size_product(ceil_div(a.extent, self.step(a)) for a in kernel.outer)
 
     @property
     def how(self) -> str:
-        """In a few words, for reports."""
+        """A few words for reports."""
         lanes = f"{self.lanes} lanes" + (" of the outer axis" if self.vector is not None else "")
-        return lanes + (", transposed in registers" if self.across is not None else "")
+        return lanes + (", transposed in registers" if self.transpose_axis is not None else "")
 
     def line(self, tasks: int) -> str:
-        """The same with how many tasks there are, for the text of a kernel."""
+        """A line for the text of a kernel, with the number of tasks."""
         where = "each phase's last inner axis" if self.vector is None else self.vector.attr
         return f"lanes {self.lanes} along {where}, {tasks} tasks, {self.grain} a thread"
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a kernel runs on a GPU, where a program takes a tile: `blocks` points of each outer axis
-    and `row` points of a row at a time. A phase whose row is no longer than that has it in
-    registers, whole; `ordered` says that where stores may meet, points come one after the other
-    instead of all at once; `wide` says that places need 64 bits. A matrix product takes `depth`
-    points of its sum a step, and tiles of columns pass by `together` tiles of rows at a time, so
-    that both stay in the cache. With `programs`, there are no more of them than that, and each
-    takes one tile after the other. `descriptors` are the operands that the GPU's own engine copies,
-    tile by tile; `precision` is how tensor cores multiply f32. `online` says that one loop finds
-    the maximum of a long row and the sum of exponentials below it. The points of a row are shared
-    by `share` programs, `piece` points each; the last of them to end joins what they have.
-    `block_pointers` says that accesses at even steps are written as such; `aligned`, that blocks
-    of a row that begins at an odd place are counted from an even one."""
+    """How a kernel runs on a GPU. A program takes a tile: `blocks` points of each outer axis, and
+    `row` points of a row at a time; a row that is no longer is in registers as a whole. `ordered`:
+    where stores may collide, points run one after the other instead of all at once. `wide`: offsets
+    need 64 bits. A gemm takes `depth` points along K a step; `group_m` tiles of rows share each
+    tile of columns, so that both stay in L2. With `programs` it is persistent: there are at most so
+    many, and each takes one tile after the other. `descriptors` are the operands that the TMA
+    copies; `precision` is how tensor cores multiply f32. `online`: one loop finds the maximum of a
+    long row and its sum of exponentials (online softmax). In a cooperative reduction, `rsplit`
+    programs share a row, `rsplit_points` points each; the last one to finish combines their
+    results. `block_pointers`: strided accesses use them. `aligned`: blocks of an unaligned row are
+    counted from an aligned offset."""
 
     blocks: tuple[int, ...]
     row: int = 1
@@ -191,14 +191,14 @@ class Tiling:
     stages: int = 1
     ordered: bool = False
     wide: bool = False
-    depth: int = 0  # no matrix product
-    together: int = 1
+    depth: int = 0  # 0 if it is no gemm
+    group_m: int = 1
     programs: int = 0
     descriptors: tuple[str, ...] = ()  # among "left" and "right"
     precision: str = ""
     online: bool = True
-    share: int = 1
-    piece: int = 0
+    rsplit: int = 1
+    rsplit_points: int = 0
     block_pointers: bool = False
     aligned: bool = True
 
@@ -210,23 +210,23 @@ class Tiling:
 
     @property
     def sizes(self) -> list[Expr]:
-        """What of it may be symbolic: nothing."""
+        """The sizes in it that may be symbolic: none."""
         return []
 
     def task_count(self, kernel: Kernel) -> Expr:
-        """Programs."""
+        """The number of programs."""
         sizes = zip(kernel.outer, self.blocks, strict=True)
-        tiles = product(rounded_up(a.extent, block) for a, block in sizes)
-        shared = product((tiles, integer(self.share)))
+        tiles = size_product(ceil_div(a.extent, block) for a, block in sizes)
+        shared = size_product((tiles, integer(self.rsplit)))
         return integer(min(self.programs, tiles.number)) if self.programs else shared
 
     @property
     def how(self) -> str:
-        """In a few words, for reports."""
+        """A few words for reports."""
         return f"tiles of {' x '.join(map(str, (*self.blocks, self.row)))}, {self.warps} warps"
 
     def line(self, tasks: int) -> str:
-        """The same with how many programs there are, for the text of a kernel."""
+        """A line for the text of a kernel, with the number of programs."""
         return f"{tasks} programs, {self}"
 
 
@@ -236,7 +236,7 @@ def power_of_two(number: int) -> int:
 
 
 class AnyChoice(Protocol):
-    """What everyone may ask of a choice, whichever target it is for."""
+    """The interface of a choice, whichever target it is for."""
 
     @property
     def sizes(self) -> list[Expr]: ...
@@ -250,8 +250,8 @@ C = TypeVar("C", default=Choice, bound=AnyChoice)
 
 
 @dataclass(frozen=True)
-class Variant:
-    """A schedule for calls whose measure is at least this."""
+class SizeVariant:
+    """A schedule for calls whose `measure` is at least `begins`."""
 
     begins: int
     scheduled: ScheduledKernel
@@ -259,31 +259,31 @@ class Variant:
 
 @dataclass(frozen=True)
 class ScheduledKernel(Generic[C]):
-    """`arguments` are the buffers a call passes, in order; names inside are canonical, so that
-    kernels of equal structure are equal and compile once. A CPU's choice is a `Choice`, a GPU's a
-    `Tiling`."""
+    """`arguments` are the buffers that a call passes, in order. Names inside are canonical, so that
+    kernels of equal structure are equal and compile once. `choice` is a `Choice` on a CPU, a
+    `Tiling` on a GPU."""
 
     kernel: Kernel
     arguments: tuple[Buffer, ...]
     choice: C
-    steps: tuple[str, ...] = ()  # what was done to the loops, for explain
-    # Ways to run it by a `measure` of a call's sizes, itself among them; none if it has but one.
-    variants: tuple[Variant, ...] = ()
+    steps: tuple[str, ...] = ()  # transformations of the loops, for explain
+    # Schedules to choose from by a `measure` of a call's sizes, this one among them; or none.
+    variants: tuple[SizeVariant, ...] = ()
     measure: Expr = ONE
 
     @property
     def tasks(self) -> int:
-        """About how many there are."""
+        """The number of tasks; an estimate if sizes are symbolic."""
         return self.task_count.hint
 
     @property
     def task_count(self) -> Expr:
-        """Independent pieces of work: tasks of a CPU, programs of a GPU."""
+        """The number of independent units of work: tasks of a CPU, programs of a GPU."""
         return self.choice.task_count(self.kernel)
 
     @property
     def structure(self) -> object:
-        """What its code depends on: everything but its name, origins and real buffers."""
+        """All that its code depends on: everything but its name, origins and real buffers."""
         return (self.kernel.outer, self.kernel.phases, self.kernel.scratch, self.choice)
 
     @property

@@ -1,4 +1,4 @@
-"""What stages ask of sizes that may be symbolic: exact quotients, counts, multiples, least values.
+"""Arithmetic on sizes that may be symbolic: exact quotients, counts, multiples, bounds.
 
 In: sizes, as `Expr`. Out: sizes, or answers that hold for every value of the symbols. Nothing here
 looks at a hint. Example: `quotient(s0 * 768, 64)` is `s0 * 12`, `quotient(s0, 64)` is None.
@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
 from litz.ir.dtypes import I64
 from litz.ir.expr import Expr, apply, integer, size, walk
 from litz.ir.index import (
+    CACHED,
     ONE,
     ZERO,
     Poly,
     floordiv,
     from_poly,
     is_nonnegative,
-    product,
     simplify,
+    size_product,
     split_evenly,
     to_poly,
 )
@@ -29,12 +31,12 @@ from litz.ir.program import Buffer, Extern, Kernel, Loop, ViewArg, exprs_of, rea
 
 
 def count_of(axes: Iterable[Expr]) -> Expr:
-    """The points of axes, exactly."""
-    return product(a.extent for a in axes)
+    """The number of points of axes, exactly."""
+    return size_product(a.extent for a in axes)
 
 
 def quotient(whole: Expr, part: Expr) -> Expr | None:
-    """whole / part, if that leaves nothing for any value of the symbols."""
+    """whole / part, if that leaves no remainder for any value of the symbols."""
     if part is ZERO:
         return None
     found, rest = split_evenly(to_poly(whole), to_poly(part))
@@ -46,7 +48,7 @@ def is_multiple(whole: Expr, number: int) -> bool:
     return all(c % number == 0 for c in to_poly(whole).values())
 
 
-def rounded_up(whole: Expr, part: Expr | int) -> Expr:
+def ceil_div(whole: Expr, part: Expr | int) -> Expr:
     """The least number of parts that cover a size."""
     by = integer(part) if isinstance(part, int) else part
     if whole.is_const and by.is_const:
@@ -58,7 +60,7 @@ def rounded_up(whole: Expr, part: Expr | int) -> Expr:
 
 
 def at_least(value: Expr, least: Expr) -> bool:
-    """Whether value >= least wherever the sizes may lie; what is not known counts as no."""
+    """Whether value >= least for all values of the symbols; False if that is not known."""
     poly = to_poly(apply("sub", value, least))
     return is_nonnegative(poly)
 
@@ -69,19 +71,19 @@ def is_polynomial(value: Expr) -> bool:
 
 
 def named(value: Expr, low: int = 0, high: int | None = None) -> Expr:
-    """The value itself if it is a polynomial in sizes; else a size that is made of it."""
+    """The value itself if it is a polynomial in sizes, else a new size with that value."""
     if is_polynomial(value):
         return value
     return size(name_of(value), low, high, value.hint, value)
 
 
 def name_of(value: Expr) -> str:
-    """The name of a size that is made of a value: the same in every process."""
+    """The name of a size that is computed as a value: the same in every process."""
     return f"z{hashlib.sha256(str(value).encode()).hexdigest()[:8]}"
 
 
 def greatest(poly: Poly) -> int | None:
-    """A number that no absolute value of a polynomial in sizes is above, if there is one."""
+    """An upper bound of the absolute value of a polynomial in sizes, if there is one."""
     total = 0
     for monomial, factor in poly.items():
         term = abs(factor)
@@ -94,7 +96,7 @@ def greatest(poly: Poly) -> int | None:
 
 
 def is_known(*sizes: Expr) -> bool:
-    """Whether all are numbers."""
+    """Whether all are constants."""
     return all(n.is_const for n in sizes)
 
 
@@ -112,7 +114,7 @@ def total(sizes: Iterable[Expr]) -> Expr:
 
 
 def symbols(*roots: Expr) -> Iterator[Expr]:
-    """The sizes that expressions hold, once each; not what those are made of."""
+    """The sizes in expressions, once each; not the sizes that those are made of."""
     seen: set[Expr] = set()
     stack = list(reversed(roots))
     while stack:
@@ -161,13 +163,13 @@ def sizes_of(value: Any) -> Iterator[Expr]:
 
 
 def renamed(symbol: Expr, name: str) -> Expr:
-    """A size of the same range under another name, made of nothing."""
+    """A size of the same range under another name, not made of others."""
     _, low, high, hint = symbol.attr
     return size(name, low, high, hint, dtype=symbol.dtype)
 
 
 def content(poly: Poly) -> tuple[int, Expr]:
-    """number and size with poly = number * size, the number as large as it can be."""
+    """number and size with poly = number * size, the number as large as possible."""
     number = gcd(*poly.values()) if poly else 0
     if not number:
         return 0, integer(1)
@@ -175,8 +177,8 @@ def content(poly: Poly) -> tuple[int, Expr]:
 
 
 def solution(symbol: Expr, value: Expr) -> tuple[int, int] | None:
-    """factor and rest, two numbers, with value = factor * symbol + rest; None if there are none. So
-    who is shown `2 * s0 + 1` knows s0, as an exact quotient."""
+    """Two numbers, factor and rest, with value = factor * symbol + rest; None if there are none.
+    Example: from the value of `2 * s0 + 1` follows s0, as an exact quotient."""
     poly = to_poly(value) if value.dtype is I64 else {}
     factor, rest = poly.get((symbol,), 0), poly.get((), 0)
     alone = set(poly) <= {(symbol,), ()}
@@ -184,14 +186,19 @@ def solution(symbol: Expr, value: Expr) -> tuple[int, int] | None:
 
 
 def span(buffer: Buffer) -> Expr:
-    """Elements from the first to the last of a buffer."""
-    if any(n is ZERO for n in buffer.shape):
+    """Elements of storage from the first to the last element of a buffer."""
+    return _span(buffer.shape, buffer.strides)
+
+
+@lru_cache(maxsize=CACHED)
+def _span(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> Expr:
+    if any(n is ZERO for n in shape):
         return ZERO
-    steps = zip(buffer.shape, buffer.strides, strict=True)
+    steps = zip(shape, strides, strict=True)
     reach = (apply("mul", difference(n, ONE), step) for n, step in steps)
     return total((ONE, *reach))
 
 
 def extent_bytes(buffer: Buffer) -> Expr:
-    """Bytes from the first to the last element."""
-    return product((span(buffer), integer(buffer.dtype.bytes)))
+    """Bytes of storage from the first to the last element of a buffer."""
+    return size_product((span(buffer), integer(buffer.dtype.bytes)))

@@ -12,31 +12,35 @@ from litz.ir.call_plan import ARENA, LAUNCH, KernelCall
 from litz.ir.checks import Site
 from litz.ir.program import Buffer
 
-# The workspace of kernels whose programs need memory of their own.
+# The workspace of GPU kernels whose programs need memory of their own.
 SCRATCH = "scratch of programs"
-# How a range of a parameter's memory is watched for writes that torch does not count.
+# Functions of the CPU's driver that take a number and the table: kernel k alone, and segment j,
+# where segments are too many to be functions of their own.
+NUMBERED_STEP, NUMBERED_SEGMENT = "litz_step", "litz_segment"
+# How writes to a parameter's memory that torch does not count are detected: by a copy to compare
+# with, by the system's page tracking, or by a hash.
 COPIED, TRACKED, HASHED = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Source:
-    """Text of one module, and how each kernel is called. `functions` holds each function once;
+    """The LLVM IR of one module, and the call of each kernel. `functions` has each function once;
     `exports` are the functions of the driver, once it is part of the text."""
 
     text: str
     calls: tuple[KernelCall, ...]
     functions: tuple[str, ...]
-    sites: tuple[Site, ...] = ()  # of the checks in all of them
+    sites: tuple[Site, ...] = ()  # of all checks in the functions
     exports: tuple[str, ...] = ()
-    workspaces: tuple[Buffer, ...] = ()  # that kernels use and nobody reads
-    counters: frozenset[str] = frozenset()  # those that are zero before and after each launch
-    declares: frozenset[str] = frozenset()  # what the text declares already
+    workspaces: tuple[Buffer, ...] = ()  # scratch memory that only kernels use
+    counters: frozenset[str] = frozenset()  # workspaces that are zero before and after each launch
+    declares: frozenset[str] = frozenset()  # symbols that the text already declares
     reserved: ClassVar[int] = ARENA + 1  # the table's entries that are the driver's own
-    has_handles: ClassVar[bool] = False  # whether functions have entries behind all others
+    has_handles: ClassVar[bool] = False  # whether functions have entries at the end of the table
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The function of each kernel, the first of several."""
+        """The function of each kernel; of several, the first."""
         return tuple(call.launches[0].function for call in self.calls)
 
 
@@ -51,9 +55,10 @@ class Binary:
 
 @dataclass(frozen=True)
 class DeviceKernel:
-    """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters;
-    the last one is the error record if `checks`; `programs` is about how many there are. If it
-    `rounds` after every operation, no two of them are joined to one that rounds once."""
+    """One GPU kernel: Triton source that stands alone. `pointers` are the types of its parameters,
+    of which the last one is the error record if it `checks`. `programs` is their number, an
+    estimate if sizes are symbolic. If it `rounds`, every operation is rounded: the compiler may not
+    fuse a multiplication and an addition into an fma."""
 
     name: str
     text: str
@@ -62,16 +67,16 @@ class DeviceKernel:
     warps: int
     stages: int
     checks: bool = False
-    scratch: int = 0  # bytes of memory for each program
+    scratch: int = 0  # bytes of workspace for each program
     rounds: bool = False
     sizes: tuple[str, ...] = ()  # types of the sizes it takes behind its pointers
 
 
 @dataclass(frozen=True)
 class DeviceSource:
-    """The kernels of a graph, each once, how each is called, and the text of the native functions
-    that launch them, once the driver is written. One of the `workspaces`, SCRATCH, is what kernels
-    with scratch share: they run one after the other."""
+    """The kernels of a graph, each once, their calls, and the LLVM IR of the driver that launches
+    them, once it is written. Kernels with scratch share one of the `workspaces`, SCRATCH, since
+    they run one after the other."""
 
     kernels: tuple[DeviceKernel, ...]
     calls: tuple[KernelCall, ...]
@@ -89,13 +94,13 @@ class DeviceSource:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The kernel of each step."""
+        """The function of each kernel call."""
         return tuple(call.launches[0].function for call in self.calls)
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code of one GPU kernel and what a launch has to know of it."""
+    """Machine code of one GPU kernel, and the facts that a launch needs."""
 
     name: str
     code: bytes
@@ -105,7 +110,7 @@ class Cubin:
 
 @dataclass(frozen=True)
 class DeviceObject:
-    """The kernels by name, and an object of the native functions that launch them."""
+    """The kernels by name, and object code of the native functions that launch them."""
 
     cubins: dict[str, Cubin]
     launcher: bytes

@@ -1,4 +1,4 @@
-"""What the special functions mean: mpmath, element by element.
+"""The meaning of the special functions: mpmath, element by element.
 
 In: NumPy arrays. Out: `SPECIAL[name]`, the meaning of a row of the op table, with eager's values at
 poles and infinities. Slow and obvious, as the interpreter is. Example: `SPECIAL["digamma"]` of 1 is
@@ -15,11 +15,11 @@ import mpmath as mp  # type: ignore[import-untyped]
 import numpy as np
 
 Numpy = Callable[..., Any]
-_BITS = 90  # more than a float64 has, so that its rounding is the only one
+_BITS = 90  # more than a float64 has, so that the rounding to it is the only one
 
 
 def _elementwise(function: Callable[..., Any]) -> Numpy:
-    """`function` of Python floats as one of arrays, in the type of the first; NaN stays NaN."""
+    """A function of Python floats as one of arrays, in the type of the first; NaN stays NaN."""
 
     def one(*operands: float) -> float:
         if any(math.isnan(x) for x in operands):
@@ -50,7 +50,8 @@ def _digamma(x: float) -> Any:
 
 
 def _zeta(s: float, q: float) -> Any:
-    """Where q is negative, the sum is over whole powers of what may be negative."""
+    """The Hurwitz zeta function. For negative q, some terms are powers of negative numbers, so that
+    s must be an integer."""
     if s <= 1:
         return math.inf if s == 1 else math.nan
     if _is_pole(q):
@@ -58,7 +59,7 @@ def _zeta(s: float, q: float) -> Any:
     if math.isinf(s) or math.isinf(q):
         return math.inf if q < 1 else float(q == 1)
     if q > 0:
-        # mpmath's error is absolute: what is small needs more bits.
+        # mpmath's error is absolute: a small result needs more bits.
         with mp.extraprec(int(s * math.log2(q + 2))):
             return mp.zeta(s, q)
     if s != math.floor(s):
@@ -75,7 +76,7 @@ def _erfinv(x: float) -> Any:
 
 
 def _ndtri(p: float) -> Any:
-    """Newton's steps, on the side on which p is small."""
+    """Newton's method, on the side on which p is small."""
     if p <= 0 or p >= 1:
         return -math.inf if p == 0 else math.inf if p == 1 else math.nan
     small = mp.mpf(min(p, 1 - p)) if p < 0.5 else 1 - mp.mpf(p)
@@ -133,7 +134,7 @@ def _airy(x: float) -> Any:
 
 
 def _polynomial(first: Numpy, following: Numpy) -> Numpy:
-    """P_n(x) from P_1(x) and P_{k+1} of k, x, P_{k-1}, P_k."""
+    """P_n(x) by recurrence: `first` is P_1(x), `following` gives P_{k+1} of k, x, P_{k-1}, P_k."""
 
     def meaning(x: Any, n: Any) -> Any:
         degree = np.where(n < 2.0**63, np.trunc(n), -1)
@@ -166,7 +167,7 @@ POLYNOMIALS: dict[str, Numpy] = {
     ),
 }
 
-# Each of Python floats, in as many bits as mpmath is set to.
+# Functions of Python floats, in the precision that mpmath is set to.
 EXACT: dict[str, Callable[..., Any]] = {
     "lgamma": _lgamma,
     "digamma": _digamma,

@@ -1,7 +1,7 @@
-"""Kernels in a line: what a report says about how each one runs.
+"""Summaries of kernels: how each one runs, in a line for reports.
 
-In: a scheduled kernel, and the functions of its variants. Out: lines of text that a `KernelCall`
-keeps. Example: `rows 128, 2 phases, 16 lanes`.
+In: a scheduled kernel, and the functions of its variants. Out: lines of text for its `KernelCall`.
+Example: `rows 128, 2 phases, 16 lanes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def summary(scheduled: ScheduledKernel[Any], functions: tuple[str, ...] = ()) ->
 
 
 def _variants(scheduled: ScheduledKernel[Any], functions: tuple[str, ...]) -> Iterator[str]:
-    """What of multi_kernel_hints a kernel runs, and from when on."""
+    """A line for each variant of `multi_kernel_hints`: its function, and the size it runs from."""
     for variant, function in zip(scheduled.variants, functions, strict=True):
         when = f"from {scheduled.measure} = {variant.begins}"
         yield f"{when}: {function}, {variant.scheduled.choice.how} (multi_kernel_hints)"

@@ -1,12 +1,12 @@
 """The text of programs: what traces, errors and goldens show, and what `ir/parse.py` reads back.
 
 In: an `Expr`, `Loop`, `Kernel`, `Extern`, `LoopProgram` or `KernelGraph`. Out: text whose
-expressions are Python expressions. Values used twice, and values that grow long, get a name, so
-text is linear in the nodes of a program and never nests deeply. The statements, one a line:
+expressions are Python expressions. Values used twice, and long values, get a name, so that the text
+is linear in the nodes of a program and never nests deeply. The statements, one a line:
 
     size s0 in 2..4096 near 128                           input s0
     size z0 in 1.. = s0 // 2                              made of others
-    number f0 in ..                                       a float that a call tells
+    number f0 in ..                                       a float from a call's result
     input | constant | buffer x: f32[8, s0] strides (1, 8) on cuda
     loop i0 < 8, i1 < s0 reduce r0 < 128:                 # origins are comments
     loop i0 < 8, i1 < 9 reduce r0 < 7 as gemm(rows=[i0], columns=[i1], depth=[r0]):
@@ -31,7 +31,7 @@ import numpy as np
 
 from litz.ir.dtypes import F32, I64
 from litz.ir.expr import HINT, Expr, const, walk
-from litz.ir.index import ZERO, product
+from litz.ir.index import ZERO, size_product
 from litz.ir.patterns import Pattern
 from litz.ir.program import (
     Buffer,
@@ -73,9 +73,9 @@ INFIX: dict[str, Spelling] = {
 }
 PREFIX = {"neg": "-", "not": "~"}
 
-# A value gets a name if it is used twice and is longer than the first, or longer than the second.
+# The longest text without a name of its own: of a value used twice, and of any value.
 _SHARED_LENGTH, _LINE_LENGTH = 16, 90
-# A repr larger than the first (in nodes, as a tree) hides what lies deeper than the second.
+# A repr of more nodes than the first (as a tree) elides levels deeper than the second.
 _REPR_NODES, _REPR_DEPTH = 120, 6
 
 
@@ -94,7 +94,7 @@ def expr_text(root: Expr) -> str:
 
 
 def whole_text(root: Expr) -> str:
-    """One expression, however large: for sizes, which seldom are."""
+    """One expression without elision, however large: for sizes, which are seldom large."""
     spelled: dict[Expr, Spelling] = {}
     for node in walk(root):
         spelled[node] = _spell(node, [spelled[a] for a in _operands(node)])
@@ -112,7 +112,7 @@ def extern_text(step: Extern) -> str:
 
 
 def scheduled_text(scheduled: ScheduledKernel[Choice | Tiling]) -> str:
-    """A kernel as it runs: which buffer each flat name is, its lanes and tasks, its loops."""
+    """A kernel as it runs: its lanes and tasks, the buffer of each flat name, its loops."""
     names = ", ".join(f"b{k} = {b}" for k, b in enumerate(scheduled.arguments))
     lines = [scheduled.choice.line(scheduled.tasks), names, *scheduled.steps]
     return "\n".join(["# " + line for line in lines] + [kernel_text(scheduled.kernel)])
@@ -140,7 +140,7 @@ def graph_text(graph: KernelGraph) -> str:
 
 
 def _operands(node: Expr) -> tuple[Expr, ...]:
-    """What a node's text shows of its operands: an axis is declared with its extent elsewhere."""
+    """The operands that a node's text shows: none of an axis, whose loop declares its extent."""
     return () if node.op == "axis" else node.args
 
 
@@ -152,7 +152,7 @@ def _spell(node: Expr, args: Sequence[Spelling]) -> Spelling:
         # Comparisons chain in Python, so they need brackets on both sides; the rest on the right.
         left = _bracketed(args[0], level + (level == 1))
         return f"{left} {symbol} {_bracketed(args[1], level + 1)}", level
-    # -5 is a constant, so the negation of the constant 5 is spelled neg(5).
+    # -5 is a constant, so the negation of the constant 5 is written neg(5).
     if op in PREFIX and not (op == "neg" and _is_plain_integer(node.args[0])):
         return PREFIX[op] + _bracketed(args[0], UNARY), UNARY
     if op == "const":
@@ -171,7 +171,7 @@ def _spell(node: Expr, args: Sequence[Spelling]) -> Spelling:
     if op == "reduce":
         kind, axes = node.attr
         return f"reduce.{kind}({', '.join([operands, *(a.attr for a in axes)])})", ATOM
-    if node.attr is not None:  # a check, and who asked for it
+    if node.attr is not None:  # a check, with its site
         operands = f"{operands}, {node.attr}"
     return f"{op}({operands})", ATOM
 
@@ -193,7 +193,7 @@ def _constant_text(node: Expr) -> str:
     if math.isnan(node.attr):
         text = "-nan" if math.copysign(1, node.attr) < 0 else "nan"
     elif node.dtype is F32:
-        # 0.1 rather than 0.10000000149011612, if that reads back as the same number.
+        # 0.1 rather than 0.10000000149011612, if it reads back as the same number.
         short = str(np.float32(node.attr))
         text = short if const(float(short), F32) is node else text
     return f"{node.dtype}({text})"
@@ -210,7 +210,7 @@ def _element_text(buffer: Buffer, index: list[str]) -> str:
 
 
 def name_text(name: str) -> str:
-    """Names that Python would not take as one are quoted."""
+    """A name, quoted if it is not a Python identifier."""
     return name if _is_plain(name) else repr(name)
 
 
@@ -270,7 +270,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 def size_lines(
     buffers: Iterable[Buffer], steps: Iterable[Loop | Kernel | Extern], operands: Any = ()
 ) -> list[str]:
-    """A declaration for every symbolic size in sight."""
+    """A declaration for every symbolic size that is mentioned."""
     roots: list[Expr] = [v for v in _leaves(operands) if isinstance(v, Expr)]
     for buffer in buffers:
         roots += (*buffer.shape, *buffer.strides)
@@ -309,7 +309,9 @@ def _declarations(word: str, buffers: Iterable[Buffer]) -> list[str]:
 def declared(buffer: Buffer) -> str:
     """`x: f32[8, 128] strides (1, 8) on cuda`; strides only if they are not row-major."""
     text = f"{name_text(buffer.name)}: {buffer.dtype}[{listed(buffer.shape)}]"
-    if buffer.strides != tuple(product(buffer.shape[k + 1 :]) for k in range(len(buffer.shape))):
+    if buffer.strides != tuple(
+        size_product(buffer.shape[k + 1 :]) for k in range(len(buffer.shape))
+    ):
         text += f" strides {tuple_text([expr_text(s) for s in buffer.strides])}"
     return text if buffer.on_host else f"{text} on {buffer.device}"
 

@@ -2,19 +2,19 @@
 
 In: a `LoopProgram`, a `KernelGraph` or one `Kernel`. Out: nothing, or a `VerifyError` that shows
 the broken law, the node with its operands and users, its store, and the user's line. One pass over
-the nodes. Example: a loop over `i0` alone that stores `y[i0, i1]` fails with `i1 is not an axis
-here`.
+the nodes. Example: a loop over `i0` alone that stores `y[i0, i1]` fails with
+`i1 is not an axis here`.
 
     scope     every axis belongs to the nest; reductions bind its reduced axes and nothing else
-    order     what is read was written before; one nest does not read what it writes elsewhere, and
-              no phase reads an input that an earlier one has updated
-    whole     all elements of what is read were written, as far as stores can be counted
-    once      no element is written twice, where that can be seen
+    order     a buffer is written before it is read; no nest reads a buffer at another place than it
+              writes it, and no phase reads an input that an earlier one has updated
+    whole     all elements of a buffer are written before it is read, where stores can be counted
+    once      no element is written twice, as far as that can be decided
     types     operands agree, a store fits its buffer, indices are i64, as many as dimensions
     range     an index that is a sum of axes stays inside the shape, unless it is guarded
-    pattern   a tag says what the recogniser finds as well
+    pattern   a tag is the one that the recogniser finds
 
-Two more laws hold between a kernel and what becomes of it: its schedule stores as many elements
+Two more laws hold between a kernel and its later forms: its schedule stores as many elements
 (`verify_schedule`), and there is code for each of its stores (`verify_emitted`).
 """
 
@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from litz.errors import VerifyError
 from litz.ir.dtypes import BOOL, I64
 from litz.ir.expr import Expr, walk
-from litz.ir.index import ONE, ZERO, bounds, is_nonnegative, product, simplify, to_poly
+from litz.ir.index import ONE, ZERO, bounds, is_nonnegative, simplify, size_product, to_poly
 from litz.ir.ops import OPS
 from litz.ir.program import (
     Buffer,
@@ -47,14 +47,14 @@ from litz.ir.sizes import count_of, difference, total, used_in
 from litz.ir.text import expr_text, extern_text, kernel_text, loop_text
 
 Step = Loop | Kernel | Extern
-# What code was written to store: a buffer at a flat index, or, without one, all that goes to it.
+# A store for which code was emitted: a buffer and its flat index, or None for all its stores.
 Place = tuple[Buffer, Expr | None]
 
 
 def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
     """Raise `VerifyError` if a program breaks a law of the IR."""
     if isinstance(program, Kernel):
-        # Alone, it may read whatever its graph may have written.
+        # A kernel alone may read any buffer: its graph may have written it before.
         _Verifier(given=None).step(program)
         return
     given = [b for b in program.inputs if isinstance(b, Buffer)]
@@ -69,7 +69,7 @@ def verify(program: LoopProgram | KernelGraph | Kernel) -> None:
 
 def verify_schedule(before: Kernel, after: ScheduledKernel[Any]) -> None:
     """Raise `VerifyError` if a schedule does not store as many elements as its kernel, or is made
-    for a pattern that the kernel is not."""
+    for a pattern that the kernel does not have."""
     wanted = {b: n for b, n in stored_points(before).items() if b not in before.scratch}
     found = {b.name: n for b, n in stored_points(after.kernel).items()}
     for number, buffer in enumerate(after.arguments):
@@ -87,12 +87,12 @@ def _scheduled_as(choice: Choice | Tiling) -> str | None:
     """The pattern that a schedule is made for."""
     if isinstance(choice, Tiling):
         return "gemm" if choice.depth else None
-    made = {"gemm": choice.product, "attention": choice.attention, "depthwise": choice.sliding}
+    made = {"gemm": choice.gemm, "attention": choice.attention, "depthwise": choice.depthwise}
     return next((kind for kind, by in made.items() if by is not None), None)
 
 
 def verify_emitted(kernel: Kernel, emitted: Set[Place]) -> None:
-    """Raise `VerifyError` if no code was written for a store: memory would stay what it was."""
+    """Raise `VerifyError` if no code was emitted for a store: its memory would stay unwritten."""
     for store in kernel.stores:
         if not emitted & {(store.buffer, store.index[0]), (store.buffer, None)}:
             place = ", ".join(map(expr_text, store.index))
@@ -101,7 +101,7 @@ def verify_emitted(kernel: Kernel, emitted: Set[Place]) -> None:
 
 
 def stored_points(step: Loop | Kernel) -> dict[Buffer, Expr]:
-    """How many elements of each buffer a step sets; those that only scatters write are left out."""
+    """How many elements of each buffer a step sets, without those of scatters."""
     found: dict[Buffer, list[Expr]] = {}
     for nest in nests(step):
         for store in nest.stores:
@@ -111,7 +111,7 @@ def stored_points(step: Loop | Kernel) -> dict[Buffer, Expr]:
 
 
 def _points(store: Store) -> Expr:
-    """The points of a store's index: no two of them are the same element."""
+    """The number of points of a store's index, each of which is another element."""
     return count_of(frozenset().union(*(i.axes for i in store.index)))
 
 
@@ -128,12 +128,12 @@ def _differ(one: Expr, other: Expr) -> bool:
 
 @dataclass(frozen=True)
 class Nest:
-    """A loop, or the stores of one phase that happen inside its nest, or behind it."""
+    """A loop, or the stores of one phase that happen inside its nest, or those after it."""
 
     axes: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
     stores: tuple[Store, ...]
-    beside: tuple[Store, ...] = ()  # stores inside the nest that this one completes
+    beside: tuple[Store, ...] = ()  # of the stores after a nest: those inside it
 
 
 def nests(step: Loop | Kernel) -> list[Nest]:
@@ -149,19 +149,19 @@ def nests(step: Loop | Kernel) -> list[Nest]:
 
 
 class _Verifier:
-    """Walks a program in order; knows what is written so far."""
+    """Walks a program in order and tracks which buffers are written."""
 
     def __init__(self, given: Iterable[Buffer] | None) -> None:
         self.closed = given is not None
         self.ready: set[Buffer] = set(given or ())
         self.named: dict[str, Buffer] = {b.name: b for b in self.ready}
-        # The parts of each buffer that stores have covered, as their indices.
+        # The indices at which each buffer has been stored.
         self.covered: dict[Buffer, set[tuple[Expr, ...]]] = {}
         self.sound: set[Expr] = set()  # nodes whose own types and ranges have been checked
         self.current: Step | None = None
-        self.late: set[Expr] = set()  # sizes that no call has told yet
+        self.late: set[Expr] = set()  # unbacked sizes whose call has not run yet
         self.given: frozenset[Buffer] = frozenset(self.ready)
-        # How many elements of each buffer are there; of those that scatters write, no one knows.
+        # How many elements of each buffer are written; scatters cannot be counted.
         self.counted: dict[Buffer, list[Expr]] = {}
         self.complete: set[Buffer] = set(self.ready)
 
@@ -201,14 +201,14 @@ class _Verifier:
     ) -> None:
         self._named(buffer)
         if ZERO in buffer.shape:
-            return  # nothing has to be written into it
+            return  # it has no elements to be written
         if buffer not in self.ready and (self.closed or buffer in local):
             self._fail(f"{buffer} is read before it is written", node)
         if buffer not in self.complete and buffer in self.counted:
             self._whole(buffer, node)
 
     def _whole(self, buffer: Buffer, node: Expr | None) -> None:
-        there, all_of_it = total(self.counted[buffer]), product(buffer.shape)
+        there, all_of_it = total(self.counted[buffer]), size_product(buffer.shape)
         if _differ(there, all_of_it):
             self._fail(f"{there} of {all_of_it} elements of {buffer} are written", node)
         self.complete.add(buffer)
@@ -218,8 +218,8 @@ class _Verifier:
             self._fail(f"two different buffers are called {buffer}")
 
     def _sizes(self, step: Step) -> None:
-        """A size that a call tells is known behind it alone."""
-        if isinstance(step, Extern):  # its own results may be as large as they please
+        """An unbacked size is used only after the call that binds it."""
+        if isinstance(step, Extern):  # the shapes of its own results may use the size
             self.late = self.late.difference(b.symbol for b in step.binds)
         if early := self.late & used_in(step):
             name = min(str(n.attr[0]) for n in early)
@@ -239,7 +239,7 @@ class _Verifier:
                 self.complete.add(result)
 
     def _outer(self, kernel: Kernel) -> None:
-        """Outer iterations run in any order, so none may read what another one writes."""
+        """Outer iterations run in any order, so none may read an element that another writes."""
         places = _places(s for s in kernel.stores if s.buffer not in kernel.scratch)
         for node in _nodes(kernel.stores):
             for place in places.get(node.buffer, ()) if node.op == "load" else ():
@@ -248,7 +248,7 @@ class _Verifier:
                         self._fail(f"{node.buffer} is written by another outer iteration", node)
 
     def _pattern(self, step: Loop | Kernel) -> None:
-        """A tag says what its nest computes, and of a kernel one phase has it."""
+        """Every tag is the one that the recogniser finds for its nest."""
         nests: Iterable[Loop | Phase] = (step,) if isinstance(step, Loop) else step.phases
         tags = {k: nest.pattern for k, nest in enumerate(nests) if nest.pattern is not None}
         found = patterns_in(step) if tags else {}
@@ -362,7 +362,7 @@ def _head(step: Step) -> str:
 
 
 def _problem(node: Expr) -> str | None:
-    """What is wrong with a node and its operands, whatever surrounds it."""
+    """What is wrong with a node and its operands, independent of its surroundings."""
     if node.op == "load":
         return _misplaced(node.buffer, node.index, node.guard is not None) or _bad_guard(node)
     if node.op == "scan" and node.args[1].op != "axis":
@@ -404,7 +404,7 @@ def _mixed(node: Expr) -> str | None:
 
 
 def _misplaced(buffer: Buffer, index: tuple[Expr, ...], guarded: bool) -> str | None:
-    """An index of the wrong rank or type, or one that must leave the shape."""
+    """What is wrong with an index: its rank, its type, or a point certainly outside the shape."""
     if len(index) != len(buffer.shape):
         return f"{buffer} has {len(buffer.shape)} dimensions, but {len(index)} indices"
     for i, extent in zip(index, buffer.shape, strict=True):
@@ -416,7 +416,7 @@ def _misplaced(buffer: Buffer, index: tuple[Expr, ...], guarded: bool) -> str | 
 
 
 def _leaves(index: Expr, extent: Expr) -> bool:
-    """Whether some point of the axes certainly lies outside; a sum of axes takes its bounds."""
+    """Whether some point is certainly outside: a sum of axes takes both of its bounds."""
     if index.op == "axis" and index.extent is extent:
         return False
     if index.is_const and extent.is_const:
@@ -435,7 +435,7 @@ def _leaves(index: Expr, extent: Expr) -> bool:
 
 
 def _is_whole(buffer: Buffer, place: tuple[Expr, ...]) -> bool:
-    """Whether a store at this index reaches every element: one axis for each dimension."""
+    """Whether a store at this index writes every element: one axis for each dimension."""
     reach = [ONE if i is ZERO else i.extent if i.op == "axis" else None for i in place]
     varied = [i for i in place if i is not ZERO]
     return reach == list(buffer.shape) and len(set(varied)) == len(varied)

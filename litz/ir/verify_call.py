@@ -1,12 +1,12 @@
 """The laws of calls, checked before anything is printed from one.
 
 In: a `CallPlan`. Out: nothing, or a `VerifyError` that shows the broken law and the step. A call
-that was read from a file may be anything that its text can say.
+that was read from a file may be anything that the grammar allows.
 
     kernels   each belongs to one segment; its arguments have a place in the table or in the arena
     numbers   the numbers of the table are computed, each before a kernel needs it
-    tensors   a step uses tensors that are there: given, allocated, results, and not freed yet
-    segments  each runs once in a body, and is there
+    tensors   a step uses tensors that exist: inputs, allocated ones or results, not freed yet
+    segments  each that a body runs exists, and runs once
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from litz.ir.call_plan import (
     Call,
     CallPlan,
     Free,
-    LookAt,
-    Point,
+    NanCheck,
     Reuse,
     Run,
     RunPartition,
+    SetPointer,
     Step,
 )
 from litz.ir.index import ZERO
@@ -84,7 +84,7 @@ class _Walk:
 
     def _step(self, step: Step) -> None:
         match step:
-            case Point() | LookAt():
+            case SetPointer() | NanCheck():
                 self._need([step.buffer], step)
             case Allocate():
                 self.there.add(step.buffer.name)
@@ -115,7 +115,7 @@ class _Walk:
             self.entered.add(name)
 
     def _run(self, step: Run) -> None:
-        """Kernels find everything that is theirs."""
+        """Every kernel of the segment has its buffers and its sizes."""
         segment = self.call.segment.get(step.segment)
         if segment is None:
             _broken(f"there is no segment {step.segment}")
@@ -127,7 +127,7 @@ class _Walk:
                 _broken(f"kernel {kernel.name} runs before {name} is known")
 
     def _need(self, buffers: Iterable[Buffer], who: object) -> None:
-        """What has no elements may never have been written, and kernels do not look at it."""
+        """Require buffers to exist, except those without elements, which no kernel accesses."""
         for buffer in buffers:
             if buffer.name not in self.there and ZERO not in buffer.shape:
                 _broken(f"{buffer} is used by {who} where there is no tensor of that name")

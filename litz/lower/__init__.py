@@ -1,7 +1,7 @@
-"""Stage 3: a captured graph becomes loops over buffers, one small rule an op family.
+"""Stage 3: a captured graph becomes loops over buffers, by one small rule per op family.
 
-In: `Graph`. Out: `LoopProgram`: one loop an op, fused by nobody yet, and an `Extern` for each op
-that stays with ATen. Example: `aten.relu(x)` becomes `loop i0 < 8: t0[i0] = max(x[i0], f32(0.0))`.
+In: `Graph`. Out: `LoopProgram`: one loop per op, not fused yet, and an `Extern` for each op that
+stays with ATen. Example: `aten.relu(x)` becomes `loop i0 < 8: t0[i0] = max(x[i0], f32(0.0))`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from litz.config import Config
 from litz.errors import UnsupportedDevice, UnsupportedOp
 from litz.ir.aten import FROM_TORCH, dtype_of
-from litz.ir.calls import CHECKS
+from litz.ir.calls import ASSERT_OPS
 from litz.ir.choices import NO_CHOICES, Choices
-from litz.ir.dtypes import BOOL, EIGHTHS, F64
+from litz.ir.dtypes import BOOL, F64, FP8_DTYPES
 from litz.ir.expr import Expr, apply, size, walk
 from litz.ir.graph import ROUNDED, Graph, constant_name, origin_of
 from litz.ir.index import ONE, ZERO
@@ -42,13 +42,13 @@ from litz.lower import (
     attention,
     convolution,
     create,
-    flex,
+    flex_attention,
     gather,
     join,
+    matmul,
     pad,
     pointwise,
     pool,
-    product,
     random,
     reduce,
     resample,
@@ -58,13 +58,13 @@ from litz.lower import (
     special,
     view,
 )
-from litz.lower.bindings import Unchecked, asserted, told_by
-from litz.lower.extern import lower_check, lower_extern, lower_update
-from litz.lower.messages import name_checks
-from litz.lower.registry import NotGenerated, rule_for
+from litz.lower.assert_messages import restore_assert_messages
+from litz.lower.extern import lower_extern, lower_runtime_assert, lower_update
+from litz.lower.registry import FallbackToAten, rule_for
 from litz.lower.scalars import SYMBOLIC, scalar
-from litz.lower.spelt import find_spelt, lower_spelt
-from litz.lower.symbols import GUARDS, UNANSWERED, is_zero, number_or_size, size_of
+from litz.lower.sdpa_patterns import find_sdpa_patterns, lower_sdpa_pattern
+from litz.lower.symbols import GUARD_ERRORS, UNDECIDED_ERRORS, is_zero, number_or_size, size_of
+from litz.lower.unbacked_bindings import DeferredAsserts, asserted_conditions, unbacked_bindings_of
 from litz.lower.values import Lowering, View, element, positions, to_storage
 from litz.target import Target
 from litz.trace import stage
@@ -73,13 +73,13 @@ FAMILIES = (
     attention,
     convolution,
     create,
-    flex,
+    flex_attention,
     gather,
     join,
     pad,
     pointwise,
     pool,
-    product,
+    matmul,
     random,
     reduce,
     resample,
@@ -98,9 +98,9 @@ def lower(
     """Lower every node in order."""
     low = Lowering(config, target, choices)
     low.lower_node = _lower_call
-    low.unchecked = Unchecked(asserted(graph.nodes))
-    spelt = find_spelt(graph.nodes)
-    inside = {n for found in spelt.values() for n in found.nodes}
+    low.deferred_asserts = DeferredAsserts(asserted_conditions(graph.nodes))
+    patterns = find_sdpa_patterns(graph.nodes)
+    inside = {n for found in patterns.values() for n in found.nodes}
     known: dict[torch.fx.Node, Any] = {}
     inputs: list[Buffer | Expr] = []
     constants: list[Buffer] = []
@@ -111,7 +111,7 @@ def lower(
             known[node] = _input(low, node)
             given = known[node]
             inputs.append(given.buffer if isinstance(given, View) else _argument(given))
-            low.told.update(_shown(inputs[-1]))
+            low.bound.update(_backed_symbols(inputs[-1]))
             if node.name in graph.static:
                 low.static.add(known[node].buffer)
         elif node.op == "get_attr":
@@ -120,41 +120,41 @@ def lower(
                 constants.append(known[node].buffer)
                 if graph.frozen:
                     low.static.add(known[node].buffer)
-        elif node in spelt:
-            lower_spelt(low, spelt[node], known)
+        elif node in patterns:
+            lower_sdpa_pattern(low, patterns[node], known)
         elif node.op == "call_function" and node not in inside:
             known[node] = _lower_call(low, node, known)
         elif node.op == "output":
             outputs = tuple(_output(known, value) for value in node.args[0])  # type: ignore
     held = tuple(dict.fromkeys(constants))  # an attribute may be read by several nodes
-    steps = name_checks(low.body, graph.nodes)
-    body = needed_steps([step for step in steps if _runs(step)], inputs, outputs)
+    steps = restore_assert_messages(low.body, graph.nodes)
+    body = eliminate_dead_steps([step for step in steps if _runs(step)], inputs, outputs)
     body = recognise_loops(body)
     chosen = tuple(low.decisions)
     return LoopProgram(tuple(inputs), held, body, outputs, frozenset(low.static), chosen)
 
 
 def _runs(step: Loop | Extern) -> bool:
-    """A loop over an empty tensor has no point to run at."""
+    """A loop over an empty tensor has no iterations."""
     return isinstance(step, Extern) or all(a.extent is not ZERO for a in step.axes)
 
 
-def needed_steps(
+def eliminate_dead_steps(
     body: list[Loop | Extern], inputs: list[Buffer | Expr], outputs: tuple[Output, ...]
 ) -> tuple[Loop | Extern, ...]:
-    """Without steps whose results no one reads: a rule may do without some of its operands."""
+    """Drop steps whose results nothing reads: a rule may not need all of its operands."""
     needed = {b for b in inputs if isinstance(b, Buffer)}
     needed |= {o.value.buffer for o in outputs if isinstance(o.value, ViewArg)}
     kept: list[Loop | Extern] = []
-    late = any(isinstance(step, Extern) and step.binds for step in body)
-    known = roots(*(n for o in outputs for n in sizes_of(o.value))) if late else set()
+    has_unbacked = any(isinstance(step, Extern) and step.binds for step in body)
+    known = roots(*(n for o in outputs for n in sizes_of(o.value))) if has_unbacked else set()
     for step in reversed(body):
         tells = isinstance(step, Extern) and known.intersection(b.symbol for b in step.binds)
-        effect = isinstance(step, Extern) and (step.has_effect or step.asks)
+        effect = isinstance(step, Extern) and (step.has_effect or step.guards_folding)
         if tells or effect or needed.intersection(step.writes):
             kept.append(step)
             needed.update(step.reads)
-            known.update(used_in(step) if late else ())
+            known.update(used_in(step) if has_unbacked else ())
     return tuple(reversed(kept))
 
 
@@ -172,13 +172,13 @@ def _input(low: Lowering, node: torch.fx.Node) -> Any:
 
 
 def _argument(given: Any) -> Expr:
-    """The number that a call is given."""
+    """The number that a call gets for a symbolic input."""
     found = size_of(given)
     return found.args[0] if found.dtype is BOOL else found
 
 
-def _shown(item: Buffer | Expr) -> Iterator[Expr]:
-    """The sizes that an argument shows, as they are or as `2 * s0 + 1` shows s0."""
+def _backed_symbols(item: Buffer | Expr) -> Iterator[Expr]:
+    """The sizes that an argument determines: itself, or s0 where its size is `2 * s0 + 1`."""
     for n in (*item.shape, *item.strides) if isinstance(item, Buffer) else (item,):
         yield n
         yield from (s for s in roots(n) if solution(s, n) is not None)
@@ -200,11 +200,11 @@ def _storage(low: Lowering, like: torch.Tensor, name: str) -> Buffer:
 
 
 TORCH_NAMES = {dtype: str(known) for known, dtype in FROM_TORCH.items()}
-# What a program spells to change a type.
+# Ops by which a program changes a dtype.
 CASTS = ("aten._to_copy.default", "prims.convert_element_type.default")
-# Differences that a program spells the other way round.
+# Subtractions with swapped operands.
 REVERSED = ("aten.rsub.Scalar", "aten.rsub.Tensor")
-# Quotients by another name.
+# Divisions by another name.
 QUOTIENTS = ("aten.floor_divide.default", "aten.floor_divide.Scalar")
 
 
@@ -214,24 +214,24 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
         return args[0][args[1]]
     if node.target is torch.ops.aten.copy_.default:
         return _write_back(low, args[0], args[1])
-    if str(node.target) in CHECKS and not low.config.scalar_asserts:
+    if str(node.target) in ASSERT_OPS and not low.config.scalar_asserts:
         return None
     like = node.meta.get("val")
-    told = told_by(node, low.told)
-    low.told.update(b.symbol for b in told.binds)
-    if isinstance(like, SYMBOLIC) and not told.binds:
+    bound = unbacked_bindings_of(node, low.bound)
+    low.bound.update(b.symbol for b in bound.binds)
+    if isinstance(like, SYMBOLIC) and not bound.binds:
         return scalar(node, args)
     items = [u for u in node.users if u.target is operator.getitem]
     low.used = used = frozenset(u.args[1] for u in items)  # type: ignore[misc]
     low.rounds = bool(node.meta.get(ROUNDED))
-    low.by_element = node.target in TEMPLATES and _is_by_element(node)
-    low.asked = str(node.meta.get("original_aten") or node.target)
-    low.by_program = low.asked in (str(node.target), *CASTS, *REVERSED, *QUOTIENTS)
+    low.pointwise_users = node.target in EXTERN_BY_DESIGN and _has_pointwise_users(node)
+    low.original_aten = str(node.meta.get("original_aten") or node.target)
+    low.is_user_op = low.original_aten in (str(node.target), *CASTS, *REVERSED, *QUOTIENTS)
     _check_supported(low, like)
-    lowering = None if told.binds else rule_for(node.target)  # what tells sizes is asked for them
-    refused = low.by_program and _is_refused(low, args, kwargs)
-    if refused or (low.by_program and _overflows(node, like, args, kwargs)):
-        lowering = None  # and ATen says why
+    lowering = None if bound.binds else rule_for(node.target)  # ATen's call binds unbacked sizes
+    refused = low.is_user_op and _is_refused(low, args, kwargs)
+    if refused or (low.is_user_op and _overflows(node, like, args, kwargs)):
+        lowering = None  # and ATen raises eager's error
     is_view = lowering is not None and lowering.__module__ == view.__name__
     if lowering is not None and (is_view or not low.config.fallback_by_default):
         if not is_view and _is_empty(like):  # there is nothing to compute
@@ -241,47 +241,47 @@ def _lower_call(low: Lowering, node: torch.fx.Node, known: dict[torch.fx.Node, A
             if not is_view:
                 _check_types(like, (args, kwargs))
                 _check_devices(low, like, (args, kwargs))
-                _check_eighths(low, like, (args, kwargs))
+                _check_fp8(low, like, (args, kwargs))
             result = lowering(low, like, *args, **kwargs)
-            _check_spelled(low, before)
+            _check_ops_supported(low, before)
             return result
-        except NotGenerated:
+        except FallbackToAten:
             pass  # counted as an extern call below
-        except UNANSWERED as why:
-            # Of a symbolic number, Python's own functions (float, round) know nothing.
-            asked = isinstance(why, GUARDS) or _is_symbolic((args, kwargs))
-            if is_view or not asked:
+        except UNDECIDED_ERRORS as why:
+            # Python's own functions (float, round) do not take a symbolic number.
+            undecided = isinstance(why, GUARD_ERRORS) or _is_symbolic((args, kwargs))
+            if is_view or not undecided:
                 raise
             del low.body[before:]
             low.decide("refused", node.name, f"{low.origin.op} is left to ATen: {why}")
-    if not low.config.implicit_fallbacks and node.target not in TEMPLATES:
+    if not low.config.implicit_fallbacks and node.target not in EXTERN_BY_DESIGN:
         raise UnsupportedOp(low.origin.op, low.origin, "it has no lowering (implicit_fallbacks)")
-    low.used = used  # a rule that gave up may have lowered other nodes
-    results = lower_extern(low, node.target, like, args, kwargs, told.binds)
+    low.used = used  # a rule that fell back may have lowered other nodes
+    results = lower_extern(low, node.target, like, args, kwargs, bound.binds)
     if low.config.scalar_asserts:
-        low.unchecked.add(told.believed)
-        for condition in low.unchecked.ready(low.told):
-            lower_check(low, condition)
+        low.deferred_asserts.add(bound.assumptions)
+        for condition in low.deferred_asserts.ready(low.bound):
+            lower_runtime_assert(low, condition)
     return results
 
 
 def _is_refused(low: Lowering, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether eager raises for operands of these types."""
-    by_eager = low.target.eager.refuses_types and may_refuse(low.asked)
-    if not by_eager or kwargs.get("dtype") is not None:
+    """Whether eager raises for operands of these dtypes."""
+    if not (low.target.eager.refuses_types and may_refuse(low.original_aten)):
         return False
     views = (v for v in pytree.tree_leaves((args, kwargs)) if isinstance(v, View))
-    return refuses(low.asked, (TORCH_NAMES.get(v.dtype, v.dtype.name) for v in views))
+    types = (TORCH_NAMES.get(v.dtype, v.dtype.name) for v in views)
+    return refuses(low.original_aten, types, kwargs.get("dtype"))
 
 
 def _overflows(node: torch.fx.Node, like: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether eager may refuse a number that the type of the result does not hold."""
+    """Whether eager may refuse a number that the dtype of the result cannot represent."""
     return isinstance(like, torch.Tensor) and overflows(node.target, args, kwargs, like.dtype)
 
 
-def _is_by_element(node: torch.fx.Node) -> bool:
-    """Whether elementwise ops read a result, and no reduction reads theirs: then all of them can be
-    part of the kernel that computes it, and it need not be stored."""
+def _has_pointwise_users(node: torch.fx.Node) -> bool:
+    """Whether elementwise ops read a result and no reduction reads theirs: all of them can fuse
+    into its kernel as an epilogue, and the result need not be stored."""
     seen: set[torch.fx.Node] = set()
     waiting = [(user, False) for user in node.users]
     while waiting:
@@ -297,13 +297,13 @@ def _is_by_element(node: torch.fx.Node) -> bool:
 
 
 def _family(target: Any) -> str:
-    """The module of an op's rule."""
+    """The module that has an op's rule."""
     found = rule_for(target)
     return str(getattr(found, "func", found).__module__) if found is not None else ""
 
 
 def _check_supported(low: Lowering, like: Any) -> None:
-    """Tensors lie on the target's device, or on the host's."""
+    """Tensors must be on the target's device or on the host."""
     supported = tuple(dict.fromkeys((HOST, low.target.device)))
     for tensor in pytree.tree_leaves(like):
         if isinstance(tensor, torch.Tensor) and str(tensor.device) not in supported:
@@ -311,30 +311,30 @@ def _check_supported(low: Lowering, like: Any) -> None:
 
 
 def _check_types(like: Any, operands: Any) -> None:
-    """Complex numbers, wide unsigned integers and whatever else has no arithmetic here are ATen's;
-    only views of them are ours, which are index maps."""
+    """Complex numbers, wide unsigned integers and other dtypes without arithmetic here stay with
+    ATen; only views of them, which are index maps, are ours."""
     for leaf in pytree.tree_leaves((like, operands)):
         opaque = isinstance(leaf, View) and leaf.dtype.kind == "x"
         opaque = opaque or isinstance(leaf, complex)
         if opaque or (isinstance(leaf, torch.Tensor) and dtype_of(leaf.dtype).kind == "x"):
-            raise NotGenerated("a type that is not generated")
+            raise FallbackToAten("a type that is not generated")
 
 
 def _check_devices(low: Lowering, like: Any, operands: Any) -> None:
-    """What is computed elsewhere, or reads more than a number from there, is ATen's."""
+    """An op with a result on another device, or an operand of several elements there, is ATen's."""
     for result in pytree.tree_leaves(like):
         if isinstance(result, torch.Tensor) and str(result.device) != low.target.device:
-            raise NotGenerated("a result on another device")
+            raise FallbackToAten("a result on another device")
     for operand in pytree.tree_leaves(operands):
         if not isinstance(operand, View) or operand.buffer.device == low.target.device:
             continue
         if any(n is not ONE for n in operand.buffer.shape):
-            raise NotGenerated("an operand on another device")
+            raise FallbackToAten("an operand on another device")
 
 
-# Ops that convert floats of eight bits, move them or multiply matrices of them. Of the others eager
-# has few, and says so itself.
-OF_EIGHTHS = frozenset(
+# Ops that convert or move fp8 floats, or multiply matrices of them. Eager has few others, and
+# raises for the rest itself.
+FP8_OPS = frozenset(
     {
         *("_to_copy", "convert_element_type", "clone", "copy", "lift_fresh_copy", "full", "cat"),
         *("full_like", "index", "index_select", "constant_pad_nd", "where", "flip", "roll"),
@@ -343,26 +343,26 @@ OF_EIGHTHS = frozenset(
 )
 
 
-def _check_eighths(low: Lowering, like: Any, operands: Any) -> None:
+def _check_fp8(low: Lowering, like: Any, operands: Any) -> None:
     leaves = pytree.tree_leaves((like, operands))
     tensors = (t.dtype for t in leaves if isinstance(t, (View, torch.Tensor)))
-    if not any(t in EIGHTHS or FROM_TORCH.get(t) in EIGHTHS for t in tensors):
+    if not any(t in FP8_DTYPES or FROM_TORCH.get(t) in FP8_DTYPES for t in tensors):
         return
-    if not low.target.eighths:
-        raise NotGenerated("floats of eight bits on a GPU that does not round them once")
-    _, _, name = low.origin.op.partition(".")  # an op of higher order has no dot
-    if name.partition(".")[0] not in OF_EIGHTHS:
-        raise NotGenerated("an op on floats of eight bits")
+    if not low.target.fp8:
+        raise FallbackToAten("fp8 floats on a GPU that does not round them once")
+    _, _, name = low.origin.op.partition(".")  # a higher-order op has no dot
+    if name.partition(".")[0] not in FP8_OPS:
+        raise FallbackToAten("an op on fp8 floats")
 
 
-def _check_spelled(low: Lowering, before: int) -> None:
-    """Every op of what was just lowered has code on the target."""
-    for step in low.body[before:] if low.target.unspelled else ():
+def _check_ops_supported(low: Lowering, before: int) -> None:
+    """Fall back if the steps just lowered use an op that has no code on the target."""
+    for step in low.body[before:] if low.target.unsupported_ops else ():
         if isinstance(step, Loop):
-            used = {n.op for n in walk(*exprs_of(step))} & low.target.unspelled
+            used = {n.op for n in walk(*exprs_of(step))} & low.target.unsupported_ops
             if used:
                 del low.body[before:]
-                raise NotGenerated(f"{min(used)} has no code on this target")
+                raise FallbackToAten(f"{min(used)} has no code on this target")
 
 
 def _is_symbolic(operands: Any) -> bool:
@@ -376,8 +376,8 @@ def _is_empty(like: Any) -> bool:
     )
 
 
-# Ops that ATen computes by design, not for want of a rule.
-TEMPLATES = frozenset(
+# Ops that ATen may compute by design, not for want of a rule.
+EXTERN_BY_DESIGN = frozenset(
     {
         torch.ops.aten.mm.default,
         torch.ops.aten.addmm.default,
@@ -392,8 +392,8 @@ TEMPLATES = frozenset(
 
 def _write_back(low: Lowering, target: View, source: View) -> View:
     """`copy_` into an input: a store at the end of the program."""
-    eighths = target.dtype in EIGHTHS and not low.target.eighths
-    if eighths or "x" in (target.dtype.kind, source.dtype.kind):
+    fp8 = target.dtype in FP8_DTYPES and not low.target.fp8
+    if fp8 or "x" in (target.dtype.kind, source.dtype.kind):
         return lower_update(low, target, source)
     place = positions(target.shape)
     value = to_storage(element(source, place, target.dtype), target.dtype)

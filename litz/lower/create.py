@@ -13,16 +13,16 @@ import torch
 
 from litz.ir.aten import dtype_of
 from litz.ir.expr import Expr, apply, cast, const
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
 from litz.lower.symbols import UNLIMITED, as_value, size_of
 from litz.lower.values import Lowering, Value, View, element
 
 
 def filled(low: Lowering, like: torch.Tensor, value: Any) -> View:
-    """A tensor that holds one number everywhere."""
+    """A tensor filled with one number."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
     return low.pointwise(like, lambda p: element(value, p, dtype))
 
 
@@ -52,9 +52,9 @@ for _name in ("ones", "ones_like", "new_ones"):
 
 
 def _undefined(low: Lowering, like: torch.Tensor, *_: Any, **__: Any) -> View:
-    """An empty tensor holds nobody knows what; zero costs nothing, since it is inlined.
+    """An uninitialized tensor; zero costs nothing, since it is inlined.
 
-    Under deterministic algorithms eager fills it with what shows up when it is read.
+    Under deterministic algorithms eager fills it with NaN or the largest integer.
     """
     shows = torch.are_deterministic_algorithms_enabled()
     if not (shows and torch.utils.deterministic.fill_uninitialized_memory):
@@ -70,8 +70,8 @@ rule("new_empty", "new_empty_strided")(_undefined)
 
 def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:
     dtype = dtype_of(like.dtype)
-    # Eager computes start + step * i in double (or int64) and converts once; whole numbers that
-    # a double holds are the same in both.
+    # Eager computes start + step * i in double (or int64) and converts once. Whole numbers that a
+    # double represents exactly are the same in int64.
     exact = all(isinstance(n, Expr) or float(n).is_integer() for n in (start, step))
     exact = exact and _most(start) + _most(step) * _most(size_of(like.shape[0])) < 1 << 53
     wide = dtype_of(torch.float64 if dtype.is_float and not exact else torch.int64)
@@ -87,7 +87,7 @@ def _ramp(low: Lowering, like: torch.Tensor, start: Any, step: Any) -> View:
 
 
 def _most(given: Any) -> float:
-    """How large a number may be; no memory holds a tensor of more elements than UNLIMITED."""
+    """The largest a number may be; no memory fits a tensor of more elements than UNLIMITED."""
     if isinstance(given, Expr):
         return abs(given.number) if given.is_const else UNLIMITED
     return float(abs(given))

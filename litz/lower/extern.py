@@ -1,7 +1,7 @@
 """Ops that stay with ATen: matmul, convolution, and whatever has no rule.
 
-In: the captured node with its operands. Out: an `Extern` whose operands are strided windows with
-exactly the strides that eager would pass, so that the op sees what it would have seen.
+In: the captured node with its operands. Out: an `Extern` whose operands are strided views with
+exactly the strides that eager would pass to the op.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from litz.ir.calls import BY_OFFSET
+from litz.ir.calls import STORAGE_OFFSET_ARG
 from litz.ir.expr import Expr
 from litz.ir.index import ZERO
-from litz.ir.program import Binding, Extern, ViewArg
+from litz.ir.program import Extern, UnbackedBinding, ViewArg
 from litz.ir.sizes import at_least, difference, total
 from litz.lower.scalars import SYMBOLIC, number
 from litz.lower.symbols import size_of
@@ -29,7 +29,7 @@ WRITES_INTO = frozenset(
         torch.ops.aten.baddbmm.default,
     }
 )
-# Ops whose results are values, and integers about them.
+# Ops that return values together with integers (indices, counts).
 GIVES_INDICES = frozenset(
     {
         torch.ops.aten._unique2.default,
@@ -41,9 +41,9 @@ GIVES_INDICES = frozenset(
 
 def lower_extern(
     low: Lowering, target: Any, like: Any, args: Any, kwargs: dict[str, Any],
-    binds: tuple[Binding, ...] = (),
+    binds: tuple[UnbackedBinding, ...] = (),
 ) -> Any:  # fmt: skip
-    """Append the call and return the views of its results; it may tell sizes."""
+    """Append the call and return the views of its results; it may bind unbacked sizes."""
     higher_order = isinstance(target, torch._ops.HigherOrderOperator)
     if not higher_order and not isinstance(target, torch._ops.OpOverload):
         raise low.unsupported("it is not an op of torch or of a library")
@@ -54,13 +54,13 @@ def lower_extern(
     if not all(r is None or isinstance(r, (torch.Tensor, int, *SYMBOLIC)) for r in results):
         raise low.unsupported("it returns something that is not a tensor")
     _check_indices(low, target, results)
-    # Of several results, those that nothing reads may be missing at run time.
+    # Of several results, those that nothing reads may be absent at run time.
     outputs = tuple(
         low.buffer(r) if isinstance(r, torch.Tensor) and (single or k in low.used) else None
         for k, r in enumerate(results)
     )
-    if qualified_name(target) in BY_OFFSET:
-        place = BY_OFFSET[qualified_name(target)]
+    if qualified_name(target) in STORAGE_OFFSET_ARG:
+        place = STORAGE_OFFSET_ARG[qualified_name(target)]
         args, kwargs = _counted_from_operand(low, place, args, kwargs)
     low.body.append(
         Extern(
@@ -75,7 +75,7 @@ def lower_extern(
             binds=binds,
         )
     )
-    # A number that an op returns was known when it was traced, or it is one that the call tells.
+    # A number that an op returns was known at tracing, or is an unbacked size that the call binds.
     numbers = [number(r) if isinstance(r, SYMBOLIC) else r for r in results]
     views = [r if b is None else low.whole(b) for b, r in zip(outputs, numbers, strict=True)]
     return views[0] if single else views
@@ -84,9 +84,9 @@ def lower_extern(
 def _counted_from_operand(
     low: Lowering, place: int, args: Any, kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with an offset that counts from the operand's first element. The program's counts
-    from where eager's memory begins; ours begins elsewhere, in an arena, and the call is given a
-    copy that begins with the operand."""
+    """Arguments with a storage offset counted from the operand's first element. The program counts
+    from the start of eager's storage. Ours starts elsewhere, in an arena, and the call gets a copy
+    that starts with the operand."""
 
     def counted(given: Any) -> Any:
         if given is None:
@@ -103,7 +103,7 @@ def _counted_from_operand(
 
 
 def lower_update(low: Lowering, target: View, source: View) -> View:
-    """`copy_` into an input of a type that has no arithmetic here: a call at the end."""
+    """`copy_` into an input of a dtype without arithmetic here: a call at the end."""
     if source.buffer is target.buffer:
         raise low.unsupported("an input of this type becomes a view of itself")
     args = (operand(target), operand(source))
@@ -113,31 +113,31 @@ def lower_update(low: Lowering, target: View, source: View) -> View:
 
 
 def _check_indices(low: Lowering, target: Any, results: list[Any]) -> None:
-    """Places and counts are integers, which torch before 2.13 foretells in the type of the values:
-    all that reads them would be compiled for that."""
+    """Indices and counts are int64, but torch before 2.13 predicts the dtype of the values, and
+    every reader would be compiled for that."""
     if target in GIVES_INDICES and any(
         k in low.used and isinstance(r, torch.Tensor) and r.dtype is not torch.int64
         for k, r in enumerate(results[1:], 1)
     ):
-        raise low.unsupported("torch foretells another type of its indices than it gives")
+        raise low.unsupported("torch predicts another type of its indices than it gives")
 
 
-def lower_check(low: Lowering, condition: Expr) -> None:
-    """Append a check of what torch takes for granted of a size that data tells."""
+def lower_runtime_assert(low: Lowering, condition: Expr) -> None:
+    """Append a check of a condition that torch assumes of an unbacked size."""
     message = f"torch compiled this program for {condition} alone"
     check = Extern("aten._assert_scalar.default", (condition, message), (), (), single=False)
     low.body.append(replace(check, origins=(low.origin,)))
 
 
 def qualified_name(target: Any) -> str:
-    """`aten.mm.default` or `higher_order.cond`: what `torch.ops` finds again."""
+    """`aten.mm.default` or `higher_order.cond`: the name under `torch.ops`."""
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher_order.{target.name()}"
     return str(target)
 
 
 def operand(value: Any) -> Any:
-    """A view as a strided window; lists as tuples; numbers and torch's enums as they are."""
+    """A view as a `ViewArg`; lists as tuples; numbers and torch's enums as they are."""
     if isinstance(value, View):
         return ViewArg(value.buffer, value.shape, value.strides, value.offset)
     if isinstance(value, (list, tuple)):

@@ -1,7 +1,7 @@
-"""Ops that read where a tensor of indices says: gather, embedding, index_select, index.
+"""Ops that read at indices from a tensor: gather, embedding, index_select, index.
 
-In: a view and index views. Out: a loop whose load has a load in its index. Every such index is
-checked in the kernel: one outside the tensor raises eager's error and reads nothing foreign.
+In: a view and index views. Out: a loop whose load has a load in its index. The kernel checks every
+such index: one out of range raises eager's error, and nothing outside the tensor is read.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ import torch
 from litz.ir.dtypes import I64
 from litz.ir.expr import Expr, cast
 from litz.ir.index import ONE, ZERO
-from litz.lower.checked import Index, checked_index, index_checked, require_indices
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
+from litz.lower.runtime_checks import (
+    IndexCheck,
+    checked_index,
+    require_indices,
+    value_with_index_check,
+)
 from litz.lower.values import Lowering, View, broadcast, widen
 
 
 @dataclass(frozen=True)
 class _Found:
-    """An index that is read from memory, and what the op does with it."""
+    """An index that is loaded from memory, and its check."""
 
     index: Expr
-    how: Index
+    how: IndexCheck
 
 
 def _element(low: Lowering, x: View, place: Sequence[Expr | _Found]) -> Expr:
-    """The element at a place, whose indices from memory are checked."""
+    """The element at a position; indices from memory are checked."""
     at = [
         checked_index(low, p.index, n, p.how) if isinstance(p, _Found) else p
         for p, n in zip(place, x.shape, strict=True)
@@ -37,8 +42,8 @@ def _element(low: Lowering, x: View, place: Sequence[Expr | _Found]) -> Expr:
     value = widen(x.at(tuple(at)), x.dtype)
     for d, p in enumerate(place):
         if isinstance(p, _Found) and (x.shape[d] is ONE or x.strides[d] is ZERO):
-            # What is read does not depend on the index, which is gone together with its check.
-            value = index_checked(low, value, p.index, x.shape[d], p.how)
+            # The element does not depend on the index, so the load lost the index and its check.
+            value = value_with_index_check(low, value, p.index, x.shape[d], p.how)
     return value
 
 
@@ -48,12 +53,12 @@ def _gather(
 ) -> View:
     _generated(x)
     require_indices(index)
-    dim, how = dim % max(len(x.shape), 1), Index(dim, kind="gather")
+    dim, how = dim % max(len(x.shape), 1), IndexCheck(dim, kind="gather")
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        place: list[Expr | _Found] = list(p) or [ZERO]  # one number is a row of one, here and there
+        place: list[Expr | _Found] = list(p) or [ZERO]  # a scalar is a row of one element
         if not x.shape:
-            return index_checked(low, _element(low, x, ()), index.at(p), ONE, how)
+            return value_with_index_check(low, _element(low, x, ()), index.at(p), ONE, how)
         place[dim] = _Found(index.at(p), how)
         return _element(low, x, place)
 
@@ -65,14 +70,14 @@ def _index_select(low: Lowering, like: torch.Tensor, x: View, dim: int, index: V
     _generated(x)
     require_indices(index)
     dim %= max(len(x.shape), 1)
-    how = Index(dim, kind="gather" if dim == 1 else "index")  # eager has a kernel for this one
+    how = IndexCheck(dim, kind="gather" if dim == 1 else "index")  # eager has a kernel for dim 1
 
     def value(p: tuple[Expr, ...]) -> Expr:
         place: list[Expr | _Found] = list(p)
         where = (p[dim],) if index.shape and p else (ZERO,) * len(index.shape)
         found = index.at(broadcast(index, where))
         if not x.shape:
-            return index_checked(low, _element(low, x, ()), found, ONE, how)
+            return value_with_index_check(low, _element(low, x, ()), found, ONE, how)
         place[dim] = _Found(found, how)
         return _element(low, x, place)
 
@@ -85,7 +90,7 @@ def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_:
     require_indices(index)
 
     def value(p: tuple[Expr, ...]) -> Expr:
-        return _element(low, weight, (_Found(index.at(p[:-1]), Index(0)), p[-1]))
+        return _element(low, weight, (_Found(index.at(p[:-1]), IndexCheck(0)), p[-1]))
 
     return low.pointwise(like, value)
 
@@ -93,14 +98,16 @@ def _embedding(low: Lowering, like: torch.Tensor, weight: View, index: View, *_:
 @rule("index.Tensor")
 def _index(low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None]) -> View:
     _generated(x)
-    return _indexed(low, like, x, indices, lambda index, d: _Found(index, Index(d, wraps=True)))
+    return _indexed(
+        low, like, x, indices, lambda index, d: _Found(index, IndexCheck(d, wraps=True))
+    )
 
 
 @rule("_unsafe_index.Tensor")
 def _trusted_index(
     low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None]
 ) -> View:
-    """Made by torch's decompositions alone, whose indices are in range by construction."""
+    """Only torch's decompositions call it, with indices in range by construction."""
     return _indexed(low, like, x, indices, lambda index, _: cast(index, I64))
 
 
@@ -111,7 +118,7 @@ def _indexed(
     """Indexed dimensions become the broadcast of the indices: in place if adjacent, else first."""
     given = [d for d, i in enumerate(indices) if i is not None]
     tensors = [i for i in indices if i is not None]
-    require_indices(*tensors)  # of a mask, the result's shape depends on the data
+    require_indices(*tensors)  # with a mask, the result's shape depends on the data
     rank = max(len(i.shape) for i in tensors)
     adjacent = given == list(range(given[0], given[0] + len(given)))
     start = given[0] if adjacent else 0
@@ -133,4 +140,4 @@ def _indexed(
 
 def _generated(x: View) -> None:
     if x.dtype.kind == "x" or any(s is ZERO for s in x.shape):
-        raise NotGenerated("a type that is not generated, or an empty tensor")
+        raise FallbackToAten("a type that is not generated, or an empty tensor")

@@ -1,7 +1,7 @@
-"""Ops that place tensors beside or into each other, or repeat them: cat, pad, flip, slice_scatter.
+"""Ops that join or repeat tensors: cat, pad, flip, repeat, slice_scatter and other scatters.
 
-In: views. Out: a loop whose loads are guarded: each reads its tensor only inside its own part of
-the result, so the join can be fused into whatever uses it. Example, cat of two columns:
+In: views. Out: a loop with guarded loads: each reads its tensor only inside its own part of the
+result, so the join can fuse into its readers. Example, a cat of two vectors:
 `y[i0] = where(i0 < 4, guarded(i0 < 4, a[i0]), guarded(i0 >= 4, b[i0 - 4]))`.
 """
 
@@ -19,12 +19,12 @@ from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ONE, ZERO, bounds, floordiv, from_poly, modulo, simplify, to_poly
 from litz.ir.program import Loop, Store
 from litz.ir.sizes import at_least, difference, total
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
 from litz.lower.symbols import size_of
 from litz.lower.values import Lowering, View, element, positions, to_storage, widen
 from litz.lower.view import counted, first_of
 
-# A join of more parts is stored part by part: choosing costs one comparison a part and element.
+# With more parts, each part has its own loop: a `where` costs one comparison per part and element.
 MOST_CHOSEN_PARTS = 4
 
 
@@ -35,10 +35,10 @@ def _shift(i: Expr, by: Expr | int) -> Expr:
 @rule("cat")
 def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: int = 0) -> View:
     dtype = dtype_of(like.dtype)
-    # Eager lets an empty 1-d tensor stand beside tensors of any rank.
+    # Eager accepts an empty 1-d tensor beside tensors of any rank.
     used = [v for v in parts if not any(s is ZERO for s in v.shape)]
     if dtype.kind == "x" or any(v.dtype.kind == "x" for v in used):
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
     rank = like.dim()
     dim %= max(rank, 1)
     if len(used) > MOST_CHOSEN_PARTS:
@@ -62,7 +62,7 @@ def _concatenate(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: 
 
 
 def between(i: Expr, low: Expr | int, high: Expr | int) -> Expr:
-    """low <= i < high, without the tests that the range of i decides."""
+    """low <= i < high, without comparisons that the range of i already decides."""
     span = bounds(to_poly(simplify(i)))
     first, end = size_of(low), size_of(high)
     tests = []
@@ -74,13 +74,13 @@ def between(i: Expr, low: Expr | int, high: Expr | int) -> Expr:
 
 
 def all_of(tests: Sequence[Expr]) -> Expr:
-    """The conjunction of tests, without those that are known to hold."""
+    """The conjunction of conditions, without those known to hold."""
     open_tests = [t for t in tests if not (t.is_const and t.attr)]
     return reduce(partial(apply, "and"), open_tests) if open_tests else const(True, BOOL)
 
 
 def _store_parts(low: Lowering, like: torch.Tensor, parts: Sequence[View], dim: int) -> View:
-    """One loop a part, each storing into its own slice of the result."""
+    """One loop per part, each storing into its own slice of the result."""
     target = low.buffer(like)
     start: Expr = ZERO
     for part in parts:
@@ -205,16 +205,16 @@ def _as_strided_scatter(
     low: Lowering, like: torch.Tensor, x: View, source: View, size: Sequence[int],
     stride: Sequence[int], start: int | None = None,
 ) -> View:  # fmt: skip
-    """x with a strided window on its storage replaced: the digits of an address are its index."""
+    """x with a strided window of its storage replaced: the digits of an address are its index."""
     dtype = dtype_of(like.dtype)
     if any(n == 0 for n in size):
         return low.pointwise(like, lambda p: element(x, p, dtype))
-    begins = total((low.base_offset[x.buffer], x.offset))  # in eager's memory
+    begins = total((low.base_offset[x.buffer], x.offset))  # in eager's storage
     order = sorted((d for d in range(len(size)) if size[d] > 1), key=lambda d: -stride[d])
     reach = 1
     for d in reversed(order):
         if stride[d] < reach:
-            raise NotGenerated("a window that shows an element twice")
+            raise FallbackToAten("a window that shows an element twice")
         reach = stride[d] * size[d]
 
     def value(p: tuple[Expr, ...]) -> Expr:

@@ -1,8 +1,8 @@
-"""Pads that repeat the tensor itself: reflection and replication, and their backward.
+"""Reflection and replication padding, and their backward.
 
-In: a view and how much is put before and behind each of its last dimensions. Out: one loop that
-reads each element where it comes from. Backward is a gather too: an element sums the gradients of
-the places that show it. Example, replication of one at both ends of four:
+In: a view and the padding before and after each of its last dimensions. Out: one loop that reads
+each element from its source position. The backward is a gather too: an element sums the gradients
+of the positions that read it. Example, replication by one at both ends of four elements:
 `y[i0] = x[min(max(i0 - 1, 0), 3)]`.
 """
 
@@ -18,7 +18,7 @@ from litz.ir.expr import Expr, apply, integer
 from litz.ir.index import ZERO, simplify
 from litz.lower.join import all_of, between
 from litz.lower.pool import Window
-from litz.lower.reduce import combined, emit_combined
+from litz.lower.reduce import emit_reduced, reduce_or_unroll
 from litz.lower.registry import rule
 from litz.lower.values import Lowering, View, positions, widen
 
@@ -33,7 +33,7 @@ def _mirrored(i: Expr, around: int) -> Expr:
 
 @dataclass(frozen=True)
 class Reflected:
-    """Each end is a mirror. An element is shown in its own place, left of it and right of it."""
+    """Mirrored at each end: an element appears in its own place, left of it and right of it."""
 
     extent: int
     before: int
@@ -44,7 +44,7 @@ class Reflected:
         return 3
 
     def source(self, i: Expr) -> Expr:
-        """The operand's position that position `i` of the result shows."""
+        """The operand's position that position `i` of the result reads."""
         last = self.extent - 1
         into = apply("abs", _shifted(i, -self.before))
         return _mirrored(apply("abs", _mirrored(into, last)), last)
@@ -56,7 +56,7 @@ class Reflected:
         return apply("where", apply("eq", r, ZERO), _shifted(i, self.before), mirrored)
 
     def inside(self, i: Expr, r: Expr) -> Expr:
-        """The ends themselves are not mirrored; a negative pad cuts off."""
+        """The end elements themselves are not mirrored; a negative pad crops."""
         first = apply("and", apply("eq", r, integer(1)), apply("eq", i, ZERO))
         end = apply("eq", i, integer(self.extent - 1))
         last = apply("and", apply("eq", r, integer(2)), end)
@@ -66,7 +66,7 @@ class Reflected:
 
 @dataclass(frozen=True)
 class Replicated:
-    """The first and the last element go on and on."""
+    """The first and the last element are repeated."""
 
     extent: int
     before: int
@@ -102,7 +102,7 @@ def _within(side: Side, place: Expr) -> Expr:
 
 
 def _sides(kind: type[Side], extents: Sequence[Expr], pad: Sequence[int]) -> list[Side]:
-    """The pad lists the last dimension first."""
+    """`pad` lists the last dimension first."""
     pairs = reversed(list(zip(pad[::2], pad[1::2], strict=True)))
     rank = len(pad) // 2
     return [kind(n.number, *pair) for n, pair in zip(extents[-rank:], pairs, strict=True)]
@@ -129,8 +129,8 @@ def _lower_pad_backward(
     window = Window(_sides(kind, x.shape, pad))
     target = low.buffer(like)
     place, inside = window.at(positions(target.shape))
-    total = combined(low, "sum", window.axes, widen(grad.at(place, inside), grad.dtype))
-    return emit_combined(low, target, total, window.axes)
+    total = reduce_or_unroll(low, "sum", window.axes, widen(grad.at(place, inside), grad.dtype))
+    return emit_reduced(low, target, total, window.axes)
 
 
 for _rank in (1, 2, 3):

@@ -1,7 +1,7 @@
 """Pointwise ops: arithmetic, comparison, logic, rounding, functions of one number, where, casts.
 
-In: views and numbers. Out: one loop that computes each element of the result from the elements at
-its position. Half types are computed in f32; integers wrap in their own type.
+In: views and numbers. Out: one loop that computes each element of the result from the operands'
+elements at its position. Half types are computed in f32; integers wrap in their own type.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from litz.ir.aten import TO_TORCH, dtype_of
 from litz.ir.dtypes import BOOL, F16, F32, DType
 from litz.ir.expr import Expr, apply, cast, const
 from litz.ir.index import ONE
-from litz.lower.checked import checked_divisor
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
+from litz.lower.runtime_checks import checked_divisor
 from litz.lower.values import Lowering, Value, View, element, to_storage
 from litz.target import eager_on
 
@@ -29,16 +29,16 @@ def map_elements(
     low: Lowering, like: torch.Tensor, function: Scalar, operands: list[Value], dtype: DType,
     rounds: bool = False,
 ) -> View:  # fmt: skip
-    """result[p] = function(operand[p]...), operands converted to `dtype` first. If it `rounds`,
-    numbers become half types first, too: bfloat16(0.1) == 0.1 is true then. A number in front of a
-    tensor always does on a CPU: eager's kernels there know of none but the second operand."""
+    """result[p] = function(operand[p]...), operands converted to `dtype` first. With `rounds`,
+    scalars are rounded to half types first: bfloat16(0.1) == 0.1 is then true. On a CPU a scalar
+    that is the first of two operands always is: eager's kernels treat only the second specially."""
     kinds = [v.dtype.kind for v in operands if isinstance(v, View)] + [dtype.kind]
     if "x" in kinds or dtype_of(like.dtype).kind == "x":
-        raise NotGenerated("a type that is not generated")
-    # What torch takes an op apart into computes with numbers as that op's own kernel would.
-    may_round = dtype.is_half and low.by_program
+        raise FallbackToAten("a type that is not generated")
+    # Ops of a decomposition use scalars unrounded, as the decomposed op's own kernel would.
+    may_round = dtype.is_half and low.is_user_op
 
-    first = len(operands) == 2 and low.target.eager.rounds_numbers
+    first = len(operands) == 2 and low.target.eager.rounds_scalars
 
     def operand(k: int, place: tuple[Expr, ...]) -> Expr:
         value = operands[k]
@@ -50,7 +50,7 @@ def map_elements(
 
 
 def is_number(value: Value) -> bool:
-    """Whether an operand is one number, which may lie in a tensor of no dimensions."""
+    """Whether an operand is one number, or a tensor without dimensions."""
     return not isinstance(value, View) or not value.shape
 
 
@@ -61,13 +61,13 @@ def _as_half(value: Expr, dtype: DType) -> Expr:
 
 
 def _reads_as_operand(low: Lowering, value: Value) -> bool:
-    """Whether eager reads a number that lies in a tensor as the type of the other operand."""
+    """Whether eager converts a zero-dimensional tensor to the dtype of the other operand."""
     there = isinstance(value, View) and not value.buffer.on_host
-    return there and low.target.eager.reads_numbers_as_operands
+    return there and low.target.eager.casts_scalar_tensors
 
 
 def promoted(*operands: Value) -> DType:
-    """The type in which eager combines operands: torch's own promotion over stand-ins."""
+    """The dtype in which eager combines operands: torch's own promotion over stand-ins."""
     stand_ins: list[Any] = []
     for v in operands:
         if isinstance(v, View):
@@ -87,7 +87,7 @@ def promoted(*operands: Value) -> DType:
 
 # -- functions of one number -----------------------------------------------------------------
 
-# ATen name -> op. The result is floating: integers are converted to the result's type first.
+# ATen name -> op. The result is floating: integers are converted to the result's dtype first.
 _SAME_NAME = """
     exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh
     asinh acosh atanh erf erfc sigmoid sqrt rsqrt
@@ -129,13 +129,13 @@ def _absolute(x: Expr) -> Expr:
     return x if x.dtype.kind in "ub" else apply("abs", x)
 
 
-# ATen name -> function. The type stays; the result is rounded to storage by the store.
+# ATen name -> function. The dtype stays; the store rounds the result.
 SAME_TYPE_FUNCTIONS: dict[str, Scalar] = {
     "neg": lambda x: apply("neg", x),
     "abs": _absolute,
     "sign": _sign,
     "sgn": _sign,
-    "relu": lambda x: apply("max", x, const(0, x.dtype)),  # which propagates NaN
+    "relu": lambda x: apply("max", x, const(0, x.dtype)),  # max propagates NaN
     "floor": partial(_round_kept, "floor"),
     "ceil": partial(_round_kept, "ceil"),
     "trunc": partial(_round_kept, "trunc"),
@@ -211,7 +211,7 @@ for _name, _function in BOOL_FUNCTIONS.items():
 
 
 def arithmetic(op: str, x: Expr, y: Expr) -> Expr:
-    """An op of the table; on bools, eager's sum is `or` and its product is `and`."""
+    """An op of the table; on bools, eager's add is `or` and its mul is `and`."""
     if x.dtype is BOOL:
         op = {"add": "or", "mul": "and", "max": "or", "min": "and"}.get(op, op)
     return apply(op, x, y)
@@ -251,9 +251,9 @@ def _lower_sum(
         scaled = b if alpha == 1 else arithmetic("mul", b, const(alpha, b.dtype))
         return arithmetic(op, a, scaled)
 
-    # A number that a half type does not hold: eager's kernels for the CPU round it, those for a GPU
+    # A scalar that a half type cannot represent: eager's CPU kernels round it, its GPU kernels
     # compute with a float32.
-    rounds = low.target.eager.rounds_numbers
+    rounds = low.target.eager.rounds_scalars
     return map_elements(low, like, function, [x, y], dtype_of(like.dtype), rounds)
 
 
@@ -309,12 +309,12 @@ def _lower_floor_divide(low: Lowering, like: torch.Tensor, x: Value, y: Value) -
 
 
 def _rounding(low: Lowering, like: torch.Tensor, divisor: Value) -> Callable[[Expr], Expr]:
-    """What becomes of each step of a quotient that is then cut off to an integer, where an ulp
-    decides. Eager's kernels for the CPU divide halves by one number in float32, and by several in
-    the half type itself, which rounds at every step."""
+    """The rounding after each step of a quotient that becomes an integer, where one ulp matters.
+    Eager's CPU kernels divide halves by a scalar in float32, and by a tensor in the half type
+    itself, which rounds at every step."""
     dtype = dtype_of(like.dtype)
     one = not isinstance(divisor, View) or all(n is ONE for n in divisor.shape)
-    rounds = low.target.eager.rounds_numbers and low.by_program
+    rounds = low.target.eager.rounds_scalars and low.is_user_op
     if one or not dtype.is_half or not rounds:
         return lambda value: value
     return partial(_as_half, dtype=dtype)
@@ -383,7 +383,7 @@ POWERS: dict[float, Scalar] = {
 
 
 def _power_of_half(root: Scalar, x: Expr) -> Expr:
-    """Of float16 on a CPU, eager's roots are powers as C means them: -0 is 0, and -inf is inf."""
+    """For float16 on a CPU, eager's roots follow C's pow: -0 gives 0, and -inf gives inf."""
     infinite = apply("eq", x, const(-math.inf, x.dtype))
     return root(apply("add", apply("where", infinite, apply("neg", x), x), const(0.0, x.dtype)))
 
@@ -392,12 +392,12 @@ def _power_of_half(root: Scalar, x: Expr) -> Expr:
 def _lower_power(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
     dtype = dtype_of(like.dtype)
     if isinstance(y, int) and y < 0 and not dtype.is_float:
-        raise NotGenerated("eager refuses a negative power of integers")
+        raise FallbackToAten("eager refuses a negative power of integers")
     if not isinstance(y, View) and dtype.is_float:
         exponent = float(y)  # type: ignore[arg-type]
         special = POWERS.get(exponent)
         is_root = dtype is F16 and abs(exponent) == 0.5
-        if special is not None and is_root and eager_on(like.device).powers_in_halves:
+        if special is not None and is_root and eager_on(like.device).pow_in_half:
             special = partial(_power_of_half, special)
         if special is not None:
             return map_elements(low, like, special, [x], dtype)
@@ -408,7 +408,7 @@ def _lower_power(low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value
 def _lower_where(low: Lowering, like: torch.Tensor, condition: View, x: Value, y: Value) -> Value:
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
 
     def value(p: tuple[Expr, ...]) -> Expr:
         chosen = truth(element(condition, p, condition.dtype))
@@ -424,7 +424,7 @@ def _lower_clamp(
     limits = [("max", min), ("min", max)]
     given = [(op, limit) for op, limit in limits if limit is not None]
     if len(given) == 2 and like.dtype is torch.bool:
-        raise NotGenerated("eager refuses truths between two limits")
+        raise FallbackToAten("eager refuses truths between two limits")
 
     def function(value: Expr, *bounds: Expr) -> Expr:
         for (op, _), bound in zip(given, bounds, strict=True):
@@ -448,18 +448,18 @@ def _lower_copy(low: Lowering, like: torch.Tensor, x: View, **options: Any) -> V
 def _lower_functional_copy(
     low: Lowering, like: torch.Tensor, x: View, source: View, *_: Any
 ) -> Value:
-    """What `x.copy_(source)` leaves in x: the source, laid out as x is."""
+    """The value of x after `x.copy_(source)`: the source, in the layout of x."""
     return _lower_cast(low, like, source, like.dtype)
 
 
 @rule("convert_element_type", namespace="prims")
 def _lower_cast(low: Lowering, like: torch.Tensor, x: View, _: torch.dtype) -> Value:
-    """A cast that the program asks for keeps its rounding even inside a kernel. One that ends an
-    op computed in f32, as the halves of gelu are, rounds where the result is stored."""
+    """A cast in the user's program keeps its rounding even inside a kernel. A cast at the end of a
+    decomposition in f32, as gelu's of halves, rounds only where the result is stored."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x" or x.dtype.kind == "x" or str(like.device) != x.buffer.device:
-        raise NotGenerated("a type or a device that is not generated")
-    asked = low.by_program
+        raise FallbackToAten("a type or a device that is not generated")
+    asked = low.is_user_op
 
     def value(p: tuple[Expr, ...]) -> Expr:
         wide = element(x, p, x.dtype)
@@ -472,10 +472,10 @@ def _lower_cast(low: Lowering, like: torch.Tensor, x: View, _: torch.dtype) -> V
 
 @rule("fma", namespace="prims")
 def _lower_fma(low: Lowering, like: torch.Tensor, x: Value, y: Value, z: Value) -> Value:
-    """x * y + z, which ATen's own kernels round twice as well."""
+    """x * y + z; ATen's own kernels round twice as well."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
 
     def value(p: tuple[Expr, ...]) -> Expr:
         a, b, c = (element(v, p, dtype) for v in (x, y, z))

@@ -1,12 +1,12 @@
 """Pools over one to three dimensions: maximum, average, adaptive, and their backward.
 
-In: a view and the geometry of the windows. Out: a reduction over the taps of a window, whose loads
-are guarded at the borders; small windows are written out, but for those over long rows. Example, a
-maximum of two with a stride of two and a padding of one, where `in` stands for `i0 * 2 + r0 >= 1`:
+In: a view and the geometry of the windows. Out: a reduction over the taps of a window, with guarded
+loads at the borders; small windows are unrolled, except over long rows. Example, a maximum of two
+with a stride of two and a padding of one, where `in` stands for `i0 * 2 + r0 >= 1`:
 
     y[i0] = reduce.max(where(in, guarded(in, x[i0 * 2 + r0 - 1]), -inf), r0)
 
-Backward is a gather as well: an element of the input sums over the windows that hold it.
+The backward is a gather as well: an element of the input sums over the windows that contain it.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from litz.ir.expr import Expr, apply, axis, cast, const, integer
 from litz.ir.index import ONE, ZERO, floordiv, modulo, ravel, simplify
 from litz.ir.program import buffer_bytes
 from litz.lower.join import all_of, between
-from litz.lower.reduce import combined, emit_combined
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.reduce import emit_reduced, reduce_or_unroll
+from litz.lower.registry import FallbackToAten, rule
 from litz.lower.values import Lowering, View, positions, widen
 
 Sizes = int | Sequence[int]
 Position = tuple[Expr, ...]
-Count = Callable[[Position], list[Expr]]  # the size of a window, a dimension
+Count = Callable[[Position], list[Expr]]  # a window's position -> its size along each dimension
 
 
 # -- windows ---------------------------------------------------------------------------------
 
 
 class Taps(Protocol):
-    """One dimension of a window: the positions that the window at `i` looks at."""
+    """One dimension of a window: the positions that the window at `i` reads."""
 
     @property
     def count(self) -> int:
-        """The most taps of any window."""
+        """The maximum number of taps of any window."""
 
     def place(self, i: Expr, r: Expr) -> Expr:
         """The position of tap `r`."""
 
     def inside(self, i: Expr, r: Expr) -> Expr:
-        """Whether the window has a tap `r` and it lies in the tensor."""
+        """Whether the window has a tap `r`, and it is inside the tensor."""
 
 
 def _affine(i: Expr, scale: int, shift: int) -> Expr:
@@ -78,7 +78,7 @@ class Strided:
         return between(self.place(i, r), 0, self.extent)
 
     def size(self, i: Expr, with_padding: bool) -> Expr:
-        """How many taps an average divides by; none lies behind the padding."""
+        """The number of taps that an average divides by; the padding is the limit."""
         first = _affine(i, self.stride, -self.padding)
         room = self.extent + (self.padding if with_padding else 0)
         end = _least(_plus(first, integer(self.kernel)), room)
@@ -122,7 +122,7 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Covering:
-    """The windows of `of` that hold position i of its operand, the last one first."""
+    """The windows of `of` that contain position i of its operand, the last one first."""
 
     of: Strided
     windows: int
@@ -159,7 +159,7 @@ def _positive(i: Expr) -> Expr:
 
 
 class Window:
-    """Windows over the last dimensions of an operand, the others as they are."""
+    """Windows over the last dimensions of an operand; the others stay as they are."""
 
     def __init__(self, taps: Sequence[Taps]) -> None:
         self.taps = taps
@@ -167,7 +167,7 @@ class Window:
         self.axes = tuple(r for r in self.bound if r is not ZERO)
 
     def at(self, p: Position) -> tuple[Position, Expr]:
-        """The operand's position under the window at `p`, and whether there is one."""
+        """The operand's position under the window at `p`, and whether it is inside."""
         lead, here = p[: -len(self.taps)], p[-len(self.taps) :]
         taps = list(zip(self.taps, here, self.bound, strict=True))
         inside = all_of([t.inside(i, r) for t, i, r in taps])
@@ -177,7 +177,7 @@ class Window:
 def _geometry(
     x: View, rank: int, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1
 ) -> list[Strided]:
-    """One number may stand for all dimensions, no stride for the kernel's."""
+    """One number may stand for all dimensions; without a stride it is the kernel's size."""
 
     def listed(sizes: Sizes) -> list[int]:
         given = [sizes] if isinstance(sizes, int) else list(sizes)
@@ -191,15 +191,17 @@ def _geometry(
 
 def _generated(x: View) -> None:
     if x.dtype.kind not in "fiu":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
 
 
 def _has_long_rows(low: Lowering, x: View, rank: int) -> bool:
-    """Whether each place of a window is a row of channels that is best read whole: such a window
-    stays a reduction however small it is, since written out, its rows are read side by side."""
+    """Whether each tap of a window is a row of channels that is best read whole. Such a window
+    stays a reduction however small it is: unrolled, its rows would be read side by side."""
     if len(x.shape) == rank or x.strides[-rank - 1] is not ONE:
         return False
-    return low.target.passes_by(x.shape[-rank - 1].hint * x.dtype.bytes, buffer_bytes(x.buffer))
+    return low.target.reads_row_by_row(
+        x.shape[-rank - 1].hint * x.dtype.bytes, buffer_bytes(x.buffer)
+    )
 
 
 # -- maximum ---------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ def _has_long_rows(low: Lowering, x: View, rank: int) -> bool:
 def _lower_max(
     low: Lowering, like: Sequence[torch.Tensor], x: View, taps: Sequence[Taps]
 ) -> list[View]:
-    """The maximum, then where it is: found by comparing, so that unused indices cost nothing."""
+    """The maximum, then its index, found by comparing, so that unused indices cost nothing."""
     _generated(x)
     window = Window(taps)
     dtype = x.dtype.compute
@@ -217,28 +219,28 @@ def _lower_max(
     here = widen(x.at(place, inside), x.dtype)
     least = const(-math.inf if dtype.is_float else torch.iinfo(like[0].dtype).min, dtype)
     candidate = here if inside.is_const else apply("where", inside, here, least)
-    best = combined(low, "max", window.axes, candidate, _has_long_rows(low, x, len(taps)))
-    values = emit_combined(low, target, best, window.axes)
+    best = reduce_or_unroll(low, "max", window.axes, candidate, _has_long_rows(low, x, len(taps)))
+    values = emit_reduced(low, target, best, window.axes)
 
     found = widen(values.at(positions(target.shape)), x.dtype)
     flat = ravel(place[-len(taps) :], x.shape[-len(taps) :])
     where = _first_hit(low, window, here, inside, found, flat, _volume(x, len(taps)) - 1)
-    return [values, emit_combined(low, low.buffer(like[1]), where, window.axes)]
+    return [values, emit_reduced(low, low.buffer(like[1]), where, window.axes)]
 
 
 def _first_hit(
     low: Lowering, window: Window, here: Expr, inside: Expr, best: Expr, flat: Expr, last: int
 ) -> Expr:
-    """The first position of the maximum, as eager finds it; but the last one that is NaN."""
+    """The first position of the maximum, as in eager; with NaNs, the last NaN."""
     end = integer(last)
     hit = apply("eq", here, best)
     if not here.dtype.is_float:
         chosen = apply("where", all_of([inside, hit]), flat, end)
-        return combined(low, "min", window.axes, chosen)
+        return reduce_or_unroll(low, "min", window.axes, chosen)
     backwards = apply("isnan", best)
     hit = all_of([inside, apply("or", hit, apply("isnan", here))])
     number = apply("where", backwards, apply("sub", end, flat), flat)
-    first = combined(low, "min", window.axes, apply("where", hit, number, end))
+    first = reduce_or_unroll(low, "min", window.axes, apply("where", hit, number, end))
     return apply("where", backwards, apply("sub", end, first), first)
 
 
@@ -249,7 +251,7 @@ def _volume(x: View, rank: int) -> int:
 def _lower_max_backward(
     low: Lowering, like: torch.Tensor, grad: View, indices: View, taps: Sequence[Taps]
 ) -> View:
-    """Each element sums the gradients of the windows whose maximum it was."""
+    """Each element sums the gradients of the windows whose maximum it is."""
     _generated(grad)
     window = Window(taps)
     target = low.buffer(like)
@@ -259,7 +261,7 @@ def _lower_max_backward(
     given = widen(grad.at(place, inside), grad.dtype)
     is_mine = apply("eq", indices.at(place, inside), mine)
     share = apply("where", is_mine, given, const(0, given.dtype))
-    return emit_combined(low, target, combined(low, "sum", window.axes, share), window.axes)
+    return emit_reduced(low, target, reduce_or_unroll(low, "sum", window.axes, share), window.axes)
 
 
 def _max_pool(
@@ -293,7 +295,7 @@ def _covering(forward: Sequence[Strided], grad: View) -> list[Covering]:
 
 
 def _adaptive(x: View, like: torch.Tensor, rank: int) -> list[Adaptive]:
-    """Windows of `like` over x; read the other way round, the windows that hold an element."""
+    """Windows of `like` over x; with swapped operands, the windows that contain an element."""
     pairs = zip(x.shape[-rank:], like.shape[-rank:], strict=True)
     return [Adaptive(n.number, int(windows)) for n, windows in pairs]
 
@@ -310,32 +312,32 @@ def _quotient(total: Expr, count: Expr) -> Expr:
 def _lower_average(
     low: Lowering, like: torch.Tensor, x: View, taps: Sequence[Taps], count: Count
 ) -> View:
-    """A guarded load is zero outside, which is what padding adds to a sum."""
+    """A guarded load is zero outside, and so is padding in a sum."""
     _generated(x)
     window = Window(taps)
     target = low.buffer(like)
     here = positions(target.shape)
     place, inside = window.at(here)
     given = widen(x.at(place, inside), x.dtype)
-    total = combined(low, "sum", window.axes, given, _has_long_rows(low, x, len(taps)))
+    total = reduce_or_unroll(low, "sum", window.axes, given, _has_long_rows(low, x, len(taps)))
     size = reduce(_times, count(here[-len(taps) :]))
-    return emit_combined(low, target, _quotient(total, size), window.axes)
+    return emit_reduced(low, target, _quotient(total, size), window.axes)
 
 
 def _lower_average_backward(
     low: Lowering, like: torch.Tensor, grad: View, taps: Sequence[Taps], count: Count
 ) -> View:
-    """Each element sums its shares of the windows that hold it; `count` is a window's size."""
+    """Each element sums its shares of the windows that contain it; `count` is a window's size."""
     _generated(grad)
     window = Window(taps)
     target = low.buffer(like)
     place, inside = window.at(positions(target.shape))
     given = widen(grad.at(place, inside), grad.dtype)
-    # Where there is no window there is no size either; zero is divided by one.
+    # Where there is no window there is no size either: divide zero by one.
     size = reduce(_times, count(place[-len(taps) :]))
     size = size if inside.is_const or size.is_const else apply("where", inside, size, integer(1))
-    share = combined(low, "sum", window.axes, _quotient(given, size))
-    return emit_combined(low, target, share, window.axes)
+    share = reduce_or_unroll(low, "sum", window.axes, _quotient(given, size))
+    return emit_reduced(low, target, share, window.axes)
 
 
 def _average_pool(

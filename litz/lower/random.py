@@ -1,9 +1,9 @@
 """Random tensors: rand, randn, uniform, randint, bernoulli, dropout, by Philox inside the kernels.
 
-In: sizes and ranges. Out: loops whose values are a function of a seed and the element's number. The
-seeds, one a random op, are drawn from torch's generator at the start of each call: so a run is
-reproducible by `torch.manual_seed`, calls differ, and the generator advances. `fallback_random`
-leaves these ops to ATen, whose numbers are eager's bit for bit.
+In: sizes and ranges. Out: loops whose values are a function of a seed and the element's flat index.
+Each random op has a seed, drawn from torch's generator at the start of each call. A run is
+therefore reproducible by `torch.manual_seed`, calls differ, and the generator advances.
+`fallback_random` leaves these ops to ATen, whose numbers equal eager's bit for bit.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, integer
 from litz.ir.index import ravel
 from litz.ir.program import Extern
-from litz.lower.checked import checked_between
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
+from litz.lower.runtime_checks import checked_between
 from litz.lower.symbols import sizes
 from litz.lower.values import Lowering, Value, View, element
 
@@ -30,8 +30,8 @@ FRACTION_BITS = {BF16: 8, F16: 11, F32: 24, F64: 53}
 def _seed(low: Lowering) -> Expr:
     """A fresh seed: one element of a tensor that ATen fills before anything else runs."""
     if low.config.fallback_random:
-        raise NotGenerated("fallback_random asks for eager's numbers")
-    seed = low.row_buffer((), I64)
+        raise FallbackToAten("fallback_random asks for eager's numbers")
+    seed = low.contiguous_buffer((), I64)
     limits = (-(2**63), 2**63 - 1)
     options = (("dtype", torch.int64), ("device", torch.device(low.target.device)))
     call = Extern(
@@ -52,9 +52,9 @@ def _bits(seed: Expr, number: Expr) -> Expr:
 
 
 def _uniform(bits: Expr, dtype: DType, shift: int = 0) -> Expr:
-    """A number in [0, 1) from the bits above `shift`, with all the bits its type can hold.
+    """A number in [0, 1) from the bits above `shift`, with as many bits as its dtype can represent.
 
-    More of them, in a half type, would round up to 1.
+    More bits would round up to 1 in a half type.
     """
     count = FRACTION_BITS[dtype]
     moved = apply("shr", bits, const(shift, I64)) if shift else bits
@@ -63,7 +63,7 @@ def _uniform(bits: Expr, dtype: DType, shift: int = 0) -> Expr:
 
 
 def _normal(seed: Expr, number: Expr, dtype: DType) -> Expr:
-    """Box and Muller: a radius from one uniform number, an angle from another."""
+    """Box-Muller: a radius from one uniform number, an angle from another."""
     if dtype is F64:  # 106 bits: two blocks
         pairs = apply("mul", number, integer(2))
         first = _bits(seed, pairs)
@@ -77,10 +77,10 @@ def _normal(seed: Expr, number: Expr, dtype: DType) -> Expr:
 
 
 def _drawn(low: Lowering, like: torch.Tensor, draw: Any) -> View:
-    """Each element is drawn from its own number under one seed."""
+    """Each element is drawn with its flat index, under one seed."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
     seed = _seed(low)
     shape = sizes(like.shape)
     return low.pointwise(like, lambda p: draw(p, seed, ravel(p, shape)))
@@ -105,7 +105,7 @@ def _between(
     dtype = dtype_of(like.dtype)
     most = torch.finfo(like.dtype).max
     if not (-most <= start <= stop <= most and stop - start <= most):
-        raise NotGenerated("eager refuses such a range")
+        raise FallbackToAten("eager refuses such a range")
     span, first = const(stop - start, dtype.compute), const(start, dtype.compute)
 
     def draw(p: tuple[Expr, ...], seed: Expr, number: Expr) -> Expr:
@@ -123,7 +123,7 @@ def _randn(low: Lowering, like: torch.Tensor, *_: Any, **__: Any) -> View:
 def _integers(low: Lowering, like: torch.Tensor, start: int, stop: int) -> View:
     dtype = dtype_of(like.dtype)
     if stop - start >= 2**63:
-        raise NotGenerated("a range that int64 cannot count")
+        raise FallbackToAten("a range that int64 cannot count")
 
     def draw(p: tuple[Expr, ...], seed: Expr, number: Expr) -> Expr:
         positive = apply("and", _bits(seed, number), const(2**63 - 1, I64))
@@ -150,10 +150,10 @@ def _is_shape(value: Any) -> bool:
 
 @rule("bernoulli.default", "bernoulli.Tensor", "bernoulli.p")
 def _bernoulli(low: Lowering, like: torch.Tensor, x: View, p: Value = None, **_: Any) -> View:
-    """1 with the probability that the argument (or, without one, the tensor itself) gives."""
+    """1 with the probability given by `p` or, without it, by the tensor itself."""
     chance = x if p is None else p
     if not isinstance(chance, View | Expr) and not 0 <= float(chance) <= 1:
-        raise NotGenerated("eager refuses such a probability")
+        raise FallbackToAten("eager refuses such a probability")
 
     def draw(place: tuple[Expr, ...], seed: Expr, number: Expr) -> Expr:
         below = element(chance, place, F32)
@@ -175,8 +175,8 @@ def _dropout(
     low: Lowering, like: list[torch.Tensor], x: View, p: float, train: bool | None
 ) -> list[View]:
     if train is False or p == 0.0:
-        raise NotGenerated("a dropout that drops nothing")
-    if p == 1.0:  # eager's draws nothing, though the op by itself would
+        raise FallbackToAten("a dropout that drops nothing")
+    if p == 1.0:  # eager draws nothing here, though the op itself would
         kept = low.pointwise(like[1], lambda _: const(False, BOOL))
     else:
         kept = _drawn(
@@ -189,7 +189,7 @@ def _dropout(
     scale, none = (const(n, dtype.compute) for n in (1 / (1 - p) if p < 1 else 0.0, 0.0))
 
     def value(place: tuple[Expr, ...]) -> Expr:
-        """A product, as eager has it: what is infinite, or no number, does not become zero."""
+        """Multiplied, as in eager: a dropped infinity or NaN does not become zero."""
         factor = apply("where", kept.at(place), scale, none)
         return apply("mul", element(x, place, dtype), factor)
 

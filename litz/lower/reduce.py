@@ -1,14 +1,14 @@
 """Reductions: sum, mean, max, min, prod, any, all, argmax, argmin, var.
 
-In: a view and the dimensions to reduce. Out: one loop with reduced axes (two for a variance: about
-the mean m first, then distances from it and their squares; one pass over squares alone would lose
-all digits of data far from zero). Since m is rounded, distances have a mean of their own, which is
-subtracted: with d = x - m over n elements,
+In: a view and the dimensions to reduce. Out: one loop with reduced axes. A variance has two: one
+for an approximate mean m, one for sums of the distances d = x - m and of their squares. (A single
+pass over squares of x loses all digits if x is far from zero.) Since m is rounded, the distances
+have a mean of their own, which is subtracted; over n elements,
 
     mean = m + sum(d) / n        variance = (sum(d^2) - sum(d)^2 / n) / (n - correction)
 
-For data far from zero d is exact, so both are as good as if m were. A row of equal numbers has a
-variance of zero: its d are one small multiple of a unit in the last place, and so is every sum.
+For data far from zero d is exact, so both are as good as with an exact m. A row of equal numbers
+has variance zero: its d are one small multiple of an ulp, and so is every sum.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ import torch
 from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BOOL, F32, F64, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, integer, reduce, substitute, walk
-from litz.ir.index import ONE, ZERO, simplify_indices
-from litz.ir.index import product as index_product
+from litz.ir.index import ONE, ZERO, simplify_indices, size_product
 from litz.ir.ops import REDUCTIONS
 from litz.ir.program import Buffer
 from litz.ir.sizes import at_least, count_of
 from litz.lower.pointwise import arithmetic, truth
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
 from litz.lower.symbols import sizes
 from litz.lower.values import Lowering, View, element, positions, widen
 
 IDENTITIES = {"sum": 0, "wide_sum": 0, "prod": 1, "any": 0, "all": 1}
-# A unit in the last place of one.
+# One ulp of 1.0.
 EPSILON = {F32: 2.0**-23, F64: 2.0**-52}
 Dims = Sequence[int] | int | None
 
@@ -55,48 +54,48 @@ class Reducer:
     def __init__(self, low: Lowering, x: View, dims: list[int]) -> None:
         self.low, self.x, self.dims = low, x, dims
         self.extents = [x.shape[d] for d in dims]
-        self.count = index_product(self.extents)
+        self.count = size_product(self.extents)
         self.bound = tuple(
             ZERO if e is ONE else axis(f"r{d}", e) for d, e in zip(dims, self.extents, strict=True)
         )
         self.axes = tuple(a for a in self.bound if a is not ZERO)
 
     def position(self, kept: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The operand's position: kept dimensions from the result, the others reduced."""
+        """The operand's position: kept dimensions from the result, the others reduced axes."""
         rest, bound = iter(kept), iter(self.bound)
         rank = len(self.x.shape)
         return tuple(next(bound) if d in self.dims else next(rest) for d in range(rank))
 
     def kept(self, place: Sequence[Expr]) -> list[Expr]:
-        """A result position without the dimensions that keepdim left at size one."""
+        """A result position without the size-one dimensions of keepdim."""
         rank = len(self.x.shape)
         if len(place) == rank and len(place) != rank - len(self.dims):
             return [p for d, p in enumerate(place) if d not in self.dims]
         return list(place)
 
     def value(self, kind: str, element_at: Callable[[tuple[Expr, ...]], Expr], kept: Any) -> Expr:
-        """The reduced value; small reductions are written out, empty ones are the identity."""
+        """The reduced value; small reductions are unrolled, empty ones are the identity."""
         at = self.position(kept)
         if self.count is ZERO:
             return identity(kind, _given(kind, element_at(tuple(ZERO for _ in at)).dtype))
         if kind not in IDENTITIES and not at_least(self.count, ONE):
-            raise NotGenerated("an extreme of what may be nothing")
+            raise FallbackToAten("an extreme of what may be nothing")
         if not self.axes:
             one = element_at(at)
             one = cast(one, _given(kind, one.dtype))
             return integer(0) if REDUCTIONS[kind].gives_index else from_zero(kind, one)
-        return combined(self.low, kind, self.axes, element_at(at))
+        return reduce_or_unroll(self.low, kind, self.axes, element_at(at))
 
     def emit(self, target: Any, value_at: Callable[[list[Expr]], Expr]) -> View:
         value = value_at(self.kept(positions(target.shape)))
-        return emit_combined(self.low, target, value, self.axes)
+        return emit_reduced(self.low, target, value, self.axes)
 
 
-def combined(
+def reduce_or_unroll(
     low: Lowering, kind: str, axes: tuple[Expr, ...], value: Expr, kept: bool = False
 ) -> Expr:
-    """`value` combined over `axes`: one reduction, or written out if it has but a few points and
-    is not to be `kept` as one."""
+    """`value` combined over `axes`: one reduction, or unrolled if it has few points and `kept` does
+    not forbid it."""
     count = count_of(axes)
     long = not count.is_const or count.number > low.config.unroll_reductions_threshold
     long = long or (kept and count.number > 1)
@@ -117,38 +116,38 @@ def combined(
 
 
 def from_zero(kind: str, total: Expr) -> Expr:
-    """A sum begins with zero: what negative zeros add up to is a positive one."""
+    """A sum starts with zero: the sum of negative zeros is a positive zero."""
     adds_floats = kind in ("sum", "wide_sum") and total.dtype.is_float
     return apply("add", total, const(0.0, total.dtype)) if adds_floats else total
 
 
 def _given(kind: str, dtype: DType) -> DType:
-    """The type in which values of a type are combined."""
+    """The dtype in which values of a dtype are combined."""
     return F64 if REDUCTIONS[kind].widens else dtype
 
 
 def number_as(count: Expr, dtype: DType) -> Expr:
-    """How many there are, as a number to compute with."""
+    """A number of elements, as a value to compute with."""
     return const(count.number, dtype) if count.is_const else cast(count, dtype)
 
 
-def emit_combined(low: Lowering, target: Buffer, value: Expr, axes: tuple[Expr, ...]) -> View:
-    """Store a value that holds reductions over `axes`, or has them written out."""
+def emit_reduced(low: Lowering, target: Buffer, value: Expr, axes: tuple[Expr, ...]) -> View:
+    """Store a value that contains reductions over `axes`, or their unrolled form."""
     reduces = any(node.op == "reduce" for node in walk(value))
     low.emit(target, positions(target.shape), value, axes if reduces else ())
     return low.whole(target)
 
 
 def identity(kind: str, dtype: DType) -> Expr:
-    """What an empty reduction gives."""
+    """The result of an empty reduction."""
     if kind not in IDENTITIES:
-        raise NotGenerated("an extreme of nothing")
+        raise FallbackToAten("an extreme of nothing")
     return const(IDENTITIES[kind], dtype)
 
 
 def computable(x: View, like: torch.Tensor) -> None:
     if x.dtype.kind == "x" or dtype_of(like.dtype).kind == "x":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
 
 
 def _lower_reduction(
@@ -172,16 +171,16 @@ rule("min.default")(partial(_lower_reduction, "min"))
 
 
 @rule("prod.default", "prod.dim_int")
-def _product(
+def _prod(
     low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False, **_: Any
 ) -> View:
-    """In f64 where that costs little. Of factors near one, short runs in f32 are rounded to one
-    side: what lies between two floats above one leans towards the lower one if a factor is below
-    it. The runs of a long product would add that up."""
+    """In f64 where that is cheap. With factors near one, short products in f32 round towards one
+    side: a value between two floats above one rounds to the lower one more often if a factor is
+    below one. A long product would accumulate that bias."""
     computable(x, like)
     dtype = dtype_of(like.dtype)
     work = Reducer(low, x, reduced_dims(x, dim))
-    wide = F64 if dtype is F32 and low.target.wide_sums else dtype.compute
+    wide = F64 if dtype is F32 and low.target.cheap_f64_sums else dtype.compute
 
     def value_at(kept: list[Expr]) -> Expr:
         whole = work.value("prod", lambda p: cast(element(x, p, dtype), wide), kept)
@@ -193,7 +192,7 @@ def _product(
 def _lower_truth(
     kind: str, low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, keepdim: bool = False
 ) -> View:
-    """Over no dimension each truth is its own: other reductions take an empty list for all."""
+    """With an empty `dim` nothing is reduced; other reductions take an empty list for all."""
     computable(x, like)
     listed = dim is not None and not isinstance(dim, int)
     work = Reducer(low, x, reduced_dims(x, dim) if not listed or dim else [])
@@ -231,7 +230,7 @@ def _lower_argument(
     computable(x, like)
     work = Reducer(low, x, reduced_dims(x, dim))
     if not at_least(work.count, ONE):
-        raise NotGenerated("the position of an extreme of nothing")
+        raise FallbackToAten("the position of an extreme of nothing")
     return work.emit(
         low.buffer(like), lambda kept: work.value(kind, lambda p: comparable(x, p), kept)
     )
@@ -258,22 +257,22 @@ rule("max.dim")(partial(_lower_extreme, "max"))
 rule("min.dim")(partial(_lower_extreme, "min"))
 
 
-def _moments(
+def _var_mean(
     low: Lowering, like: torch.Tensor, x: View, dim: Dims, correction: Any
 ) -> tuple[View, Callable[[torch.Tensor], View]]:
-    """Variance over `dim`, and what makes the mean, as it is computed with."""
+    """The variance over `dim`, and a function that emits the mean."""
     computable(x, like)
     dtype = dtype_of(like.dtype)
     work = Reducer(low, x, reduced_dims(x, dim))
     shape = sizes(like.shape)
-    about = low.row_buffer(shape, dtype.compute)
+    about = low.contiguous_buffer(shape, dtype.compute)
 
     def about_at(kept: list[Expr]) -> Expr:
         total = work.value("sum", lambda p: element(x, p, dtype), kept)
         return apply("div", total, number_as(work.count, total.dtype))
 
     center = work.emit(about, about_at)
-    summing = "wide_sum" if low.target.wide_sums else "sum"
+    summing = "wide_sum" if low.target.cheap_f64_sums else "sum"
 
     def distance(p: tuple[Expr, ...]) -> Expr:
         return apply("sub", element(x, p, dtype), center.at(positions(shape)))
@@ -282,28 +281,28 @@ def _moments(
         return apply("mul", distance(p), distance(p))
 
     def sums_at(kept: list[Expr]) -> tuple[Expr, Expr]:
-        """Of squares and of distances; the latter, small corrections, need not be wide."""
+        """The sums of squares and of distances; the latter, small corrections, need no f64."""
         squares = work.value(summing, squared, kept)
         return squares, cast(work.value("sum", distance, kept), squares.dtype)
 
     def variance_at(kept: list[Expr]) -> Expr:
         squares, off = sums_at(kept)
-        spread = _spread(squares, off, dtype.compute, work.count, correction)
+        spread = _corrected_variance(squares, off, dtype.compute, work.count, correction)
         return cast(spread, dtype.compute)
 
     def mean_at(kept: list[Expr]) -> Expr:
         squares, off = sums_at(kept)
         wide = cast(center.at(positions(shape)), off.dtype)
-        mean = apply("add", wide, _share(squares, off, dtype.compute, work.count))
+        mean = apply("add", wide, _mean_correction(squares, off, dtype.compute, work.count))
         return cast(mean, dtype.compute)
 
     variance = work.emit(low.buffer(like), variance_at)
     return variance, lambda like: work.emit(low.buffer(like), mean_at)
 
 
-def _share(squares: Expr, off: Expr, given: DType, count: Expr) -> Expr:
-    """What is missing of the mean. Where that is less than a unit in the last place of a typical
-    distance, as of data about zero, it is what the distances lost to rounding, and none of it."""
+def _mean_correction(squares: Expr, off: Expr, given: DType, count: Expr) -> Expr:
+    """The correction of the mean. If it is less than an ulp of a typical distance, as for data
+    about zero, it is only rounding error of the distances, and is dropped."""
     dtype, unit = off.dtype, EPSILON[given]
     number = number_as(count, dtype)
     share = apply("div", off, number)
@@ -314,13 +313,15 @@ def _share(squares: Expr, off: Expr, given: DType, count: Expr) -> Expr:
     return apply("where", counts, share, apply("mul", share, const(0.0, dtype)))
 
 
-def _spread(squares: Expr, off: Expr, given: DType, count: Expr, correction: Any) -> Expr:
-    """The variance, from the sums of squared distances and of distances, of values of the type
+def _corrected_variance(
+    squares: Expr, off: Expr, given: DType, count: Expr, correction: Any
+) -> Expr:
+    """The variance from the sums of squared distances and of distances, for values of the dtype
     `given`. Rounding must not make it negative."""
     dtype, lost = squares.dtype, 1 if correction is None else correction
     number = number_as(count, dtype)
     if squares.dtype is not given and count.is_const:
-        # In f64, of squares of f32, nothing overflows, and there is no quotient to wait for:
+        # Squares of f32 do not overflow in f64, and this form waits for no division:
         # (n sum(d^2) - sum(d)^2) / (n (n - lost)).
         both = apply("mul", number, squares), apply("mul", off, off)
         total = apply("max", apply("sub", *both), const(0, dtype))
@@ -340,7 +341,7 @@ def _variance(
     low: Lowering, like: torch.Tensor, x: View, dim: Dims = None, *, correction: Any = None,
     keepdim: bool = False,
 ) -> View:  # fmt: skip
-    return _moments(low, like, x, dim, correction)[0]
+    return _var_mean(low, like, x, dim, correction)[0]
 
 
 @rule("var_mean.correction")
@@ -348,5 +349,5 @@ def _variance_and_mean(
     low: Lowering, like: list[torch.Tensor], x: View, dim: Dims = None, *, correction: Any = None,
     keepdim: bool = False,
 ) -> list[View]:  # fmt: skip
-    variance, mean = _moments(low, like[0], x, dim, correction)
+    variance, mean = _var_mean(low, like[0], x, dim, correction)
     return [variance, mean(like[1])]

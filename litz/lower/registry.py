@@ -2,7 +2,7 @@
 
 In: `@rule("add", ...)` above a function. Out: `RULES[overload] -> function`. A rule is
 `(low: Lowering, like, *args, **kwargs) -> Value`, where tensors in args are `View`s and `like` is
-the fake result of the captured node. Raising `NotGenerated` hands the op to ATen.
+the fake result of the captured node. Raising `FallbackToAten` hands the op to ATen.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 Rule = Callable[..., Any]
 R = TypeVar("R", bound=Rule)
 RULES: dict[Any, Rule] = {}
-# Of ops that are not there when the rules are read: another torch has them, or another compiler
-# defines them when it is imported, as TorchInductor does prims.fma.
-LATER: dict[str, Rule] = {}
+# Rules of ops that do not exist yet when this is imported: another torch has them, or another
+# compiler defines them later, as TorchInductor does prims.fma.
+LATE_RULES: dict[str, Rule] = {}
 
 
-class NotGenerated(Exception):
-    """A rule met operands it does not cover; the op becomes an ATen call and is counted as one."""
+class FallbackToAten(Exception):
+    """A rule does not cover its operands; the op becomes an ATen call and is counted as one."""
 
 
 def rule(*names: str, namespace: str = "aten") -> Callable[[R], R]:
     """Register a function for every functional overload of the named ops.
 
-    `"max.dim"` names one overload; `"add"` all that neither write in place nor into `out=`.
+    `"max.dim"` is one overload; `"add"` is every overload that neither mutates nor has `out=`.
     """
 
     def register(function: R) -> R:
@@ -35,20 +35,20 @@ def rule(*names: str, namespace: str = "aten") -> Callable[[R], R]:
             found = _overloads(namespace, name)
             RULES.update(dict.fromkeys(found, function))
             if not found:
-                LATER[f"{namespace}.{name.partition('.')[0]}"] = function
+                LATE_RULES[f"{namespace}.{name.partition('.')[0]}"] = function
         return function
 
     return register
 
 
 def rule_for(target: Any) -> Rule | None:
-    """The rule of an op, also if it was defined after the rules were read."""
-    return RULES.get(target) or LATER.get(str(target).rpartition(".")[0])
+    """The rule of an op, even if the op was defined after the rules."""
+    return RULES.get(target) or LATE_RULES.get(str(target).rpartition(".")[0])
 
 
 def _overloads(namespace: str, name: str) -> list[Any]:
     packet_name, _, overload_name = name.partition(".")
-    # An op that this torch does not have yet (2.11 and 2.13 differ) has nothing to register.
+    # This torch may not have the op (2.11 and 2.13 differ).
     packet = getattr(getattr(torch.ops, namespace), packet_name, None)
     if packet is None:
         return []

@@ -1,8 +1,8 @@
-"""Reading between elements: grid_sampler over two and three dimensions.
+"""Interpolation: grid_sampler over two and three dimensions.
 
-In: a view and a grid of coordinates, -1 to 1 along each dimension. Out: one loop that weighs the
-elements around each coordinate: two a dimension (linear), one (nearest) or four (cubic), each read
-only if it lies in the tensor. Example, linear along one dimension, with f = x's coordinate:
+In: a view and a grid of coordinates, -1 to 1 along each dimension. Out: one loop that sums weighted
+elements around each coordinate: two per dimension (linear), one (nearest) or four (cubic), each
+read only if it is inside the tensor. Example, linear along one dimension, with f = x's coordinate:
 `y = (1 - (f - floor(f))) * x[floor(f)] + (f - floor(f)) * x[floor(f) + 1]`.
 """
 
@@ -20,10 +20,10 @@ from litz.lower.join import all_of
 from litz.lower.registry import rule
 from litz.lower.values import Lowering, View, widen
 
-# ATen's numbers for the two modes.
+# ATen's codes of the interpolation and padding modes.
 LINEAR, NEAREST, CUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
-CUBIC_SHARPNESS = -0.75  # of the convolution kernel, as in eager
+CUBIC_SHARPNESS = -0.75  # the coefficient of cubic convolution, as in eager
 
 
 def _calculate(op: str, x: Expr, y: float | Expr) -> Expr:
@@ -35,7 +35,7 @@ _plus, _minus, _times = (partial(_calculate, op) for op in ("add", "sub", "mul")
 
 @dataclass(frozen=True)
 class Tap:
-    """An element along one dimension: its position, whether there is one, and what it counts."""
+    """An element along one dimension: its position, whether it exists, and its weight."""
 
     place: Expr
     inside: Expr
@@ -44,19 +44,19 @@ class Tap:
 
 @dataclass(frozen=True)
 class Dimension:
-    """One dimension of the tensor that is read, and how coordinates fall on it."""
+    """One dimension of the operand, and how coordinates map to it."""
 
     extent: int
     padding: int
     corners: bool  # -1 and 1 are the centres of the outermost elements, not their outer edges
 
     def located(self, coordinate: Expr) -> Expr:
-        """A coordinate in elements."""
+        """A coordinate in units of elements."""
         scaled = _times(_plus(coordinate, 1), (self.extent - self.corners) / 2)
         return scaled if self.corners else _minus(scaled, 0.5)
 
     def padded(self, f: Expr) -> Expr:
-        """A place outside moved inside, if the padding says so."""
+        """A position outside, moved inside by the padding mode."""
         if self.padding == ZEROS:
             return f
         return self._clipped(self._reflected(f) if self.padding == REFLECTION else f)
@@ -78,7 +78,7 @@ class Dimension:
         return _plus(apply("min", rest, back), low)
 
     def tap(self, f: Expr, weight: Expr | None = None) -> Tap:
-        """The element at a whole number; NaN lies nowhere."""
+        """The element at a whole number; NaN is outside."""
         above, below = _calculate("ge", f, 0), _calculate("le", f, self.extent - 1)
         inside = all_of([above, below])
         place = cast(apply("where", inside, f, const(0, f.dtype)), I64)
@@ -119,7 +119,7 @@ def _cubic_weights(t: Expr) -> list[Expr]:
 def _weighed(
     taps: Sequence[Sequence[Tap]], read: Callable[[list[Tap]], Expr], chosen: list[Tap]
 ) -> Expr:
-    """The weighed sum over the taps of each dimension, the last dimension innermost."""
+    """The weighted sum over the taps of each dimension, the last dimension innermost."""
     if not taps:
         return read(chosen)
     terms = []

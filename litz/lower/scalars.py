@@ -1,7 +1,7 @@
-"""Symbolic numbers that the program computes with: what Python does to sizes, as expressions.
+"""Symbolic numbers that the program computes from sizes, as expressions.
 
 In: a captured node whose value is a SymInt, a SymFloat or a SymBool. Out: an `Expr`, an int, or a
-float. Integers are read off torch's own expression; floats and truths follow the node. Example:
+float. Integers come from torch's own expression; floats and bools follow the node. Example:
 `1.0 / x.shape[0]` is `div(f64(1.0), cast.f64(s0))`.
 """
 
@@ -35,7 +35,7 @@ def _float(value: Any) -> Expr:
 
 
 def _alike(op: str) -> Callable[..., Expr]:
-    """Of integers, or of floats if one of them is."""
+    """An op on integers, or on floats if an operand is one."""
 
     def combined(*args: Any) -> Expr:
         found = [_expr(a) for a in args]
@@ -47,7 +47,7 @@ def _alike(op: str) -> Callable[..., Expr]:
 
 
 def _remainder(*args: Any) -> Expr:
-    """Python's, of floats as of integers: its sign is the divisor's."""
+    """Python's remainder, for floats and integers: its sign is the divisor's."""
     is_float = any(_expr(a).dtype is F64 for a in args)
     return _alike("remainder" if is_float else "mod")(*args)
 
@@ -83,7 +83,7 @@ RULES: dict[Any, Callable[..., Expr]] = {
 
 
 def number(like: Any) -> Any:
-    """A symbolic number as torch expresses it."""
+    """A symbolic number as torch's expression."""
     return number_or_size(like) if isinstance(like, torch.SymInt) else truth_of(like)
 
 

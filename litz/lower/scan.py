@@ -1,6 +1,6 @@
 """Scans: cumsum, cumprod, cummax, cummin, logcumsumexp.
 
-In: a view and the dimension to run along. Out: one loop whose value at each position combines all
+In: a view and the dimension to scan. Out: one loop whose value at each position combines all
 elements up to it (two loops for an extreme and its position, which fuse). Example: `cumsum(x, 1)`
 becomes `loop i0 < 8, i1 < 100: t0[i0, i1] = scan.sum(x[i0, i1], i1)`.
 """
@@ -22,14 +22,14 @@ from litz.lower.values import Lowering, View, element
 
 
 def _along(position: tuple[Expr, ...], dim: int) -> Expr:
-    """The axis of a dimension; zero if there is only one position."""
+    """The axis of a dimension; ZERO for a scalar."""
     return position[dim % len(position)] if position else ZERO
 
 
 def _lower_running(
     kind: str, low: Lowering, like: torch.Tensor, x: View, dim: int, **_: Any
 ) -> View:
-    """Eager carries an f32 in f64: a long chain of roundings would show."""
+    """Eager accumulates f32 in f64: a long chain of roundings would be visible."""
     computable(x, like)
     dtype = dtype_of(like.dtype)
 

@@ -1,16 +1,16 @@
-"""Ops that write where a tensor of indices says: scatter, index_put, index_add and their kin.
+"""Ops that write at indices from a tensor: scatter, index_put, index_add and the like.
 
 In: a view to start from, index views, values. Out: a copy of the first, then a loop over the values
 that stores each at its index. Example, `index_add` of rows:
 
     t[check_index(index[i0], 8), i1] add= source[i0, i1]
 
-Points may meet. On a CPU they are combined one by one, first with what was there, then in the order
-in which they lie in the source, its last dimension fastest: results are the same however many
-threads run. A GPU combines sums in any order (`triton.atomics`), all else in this one. Sums and
-products of half types are made in float32 and rounded once, at the end: a thousand bfloat16 ones
-add up to 1000, not to the 256 at which one more is lost. Where few elements are met, as in the
-gradient of an embedding, only those are widened (`_scatter_few`).
+Several values may have the same index. A CPU combines them one by one, in the order of the source
+(last dimension fastest), starting from the old element: results do not depend on the number of
+threads. A GPU combines sums in any order (`triton.atomics`), all else in this one. Sums and
+products of half types are accumulated in float32 and rounded once, at the end: a thousand bfloat16
+ones add up to 1000, not to 256, where adding one has no effect. Where few elements are written, as
+in the gradient of an embedding, only those are widened (`_scatter_few`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ import torch
 from litz.ir.checks import Site
 from litz.ir.dtypes import BOOL, I64, DType
 from litz.ir.expr import Expr, apply, cast, const, scan
-from litz.ir.index import ONE, ZERO, product, ravel, unravel
+from litz.ir.index import ONE, ZERO, ravel, size_product, unravel
 from litz.ir.program import Buffer, Loop, Store
 from litz.ir.sizes import at_least
-from litz.lower.checked import Index, checked_index, index_checked, require_indices
 from litz.lower.pointwise import truth
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
+from litz.lower.runtime_checks import (
+    IndexCheck,
+    checked_index,
+    require_indices,
+    value_with_index_check,
+)
 from litz.lower.symbols import sizes
 from litz.lower.values import (
     Lowering,
@@ -41,34 +46,34 @@ from litz.lower.values import (
     to_storage,
 )
 
-# What `index_add` becomes where eager raises an IndexError; else it becomes a `scatter_add`.
+# The op that `index_add` becomes where eager raises an IndexError; else it is a `scatter_add`.
 REDUCED = "aten.scatter_reduce"
-# How many times more elements there are than points, where only those that are met are widened.
+# Elements per written point from which on only the written elements are widened.
 FEW = 4
 MODES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
 
 def _check_target(low: Lowering, like: torch.Tensor, x: View) -> None:
-    """Whether there is a place to store to, and a type to compute in."""
+    """Fall back unless the target has elements and a dtype to compute in."""
     if dtype_of(like.dtype).kind == "x" or any(s is ZERO for s in x.shape):
-        raise NotGenerated("a type that is not generated, or an empty tensor")
+        raise FallbackToAten("a type that is not generated, or an empty tensor")
     if not all(at_least(n, ONE) for n in x.shape):
         low.decide("refused", low.origin.node, f"{low.origin.op} is left to ATen: it may be empty")
-        raise NotGenerated("a store has nowhere to go if the tensor is empty")
+        raise FallbackToAten("a store has nowhere to go if the tensor is empty")
 
 
 def _started(low: Lowering, like: torch.Tensor, x: View, mode: str = "put") -> Buffer:
-    """A fresh copy of what is scattered into, in the type that values are combined in."""
+    """A fresh copy of the scatter's operand, in the dtype that values are combined in."""
     dtype = dtype_of(like.dtype)
     if mode in ("add", "mul") and dtype.compute is not dtype:
-        wide = low.row_buffer(sizes(like.shape), dtype.compute)
+        wide = low.contiguous_buffer(sizes(like.shape), dtype.compute)
         low.emit(wide, positions(wide.shape), element(x, positions(wide.shape), dtype))
         return wide
     return low.pointwise(like, lambda p: element(x, p, dtype)).buffer
 
 
 def _finished(low: Lowering, like: torch.Tensor, target: Buffer) -> View:
-    """What was scattered into, in the type of the result."""
+    """The scattered buffer, in the dtype of the result."""
     total, dtype = low.whole(target), dtype_of(like.dtype)
     if target.dtype is dtype:
         return total
@@ -94,7 +99,7 @@ def _scatter_wide(
     """A copy of `x` with values combined at `index`."""
     dtype = dtype_of(like.dtype)
     widens = mode in ("add", "mul") and dtype.compute is not dtype
-    if widens and FEW * product(shape).hint <= product(x.shape).hint:
+    if widens and FEW * size_product(shape).hint <= size_product(x.shape).hint:
         return _scatter_few(low, like, x, shape, index, value, mode)
     target = _started(low, like, x, mode)
     _scatter(low, target, shape, index, value, mode)
@@ -105,11 +110,11 @@ def _scatter_few(
     low: Lowering, like: torch.Tensor, x: View, shape: Sequence[Expr], index: tuple[Expr, ...],
     value: Expr, mode: str,
 ) -> View:  # fmt: skip
-    """The elements that are met are widened, combined and rounded. Points that meet widen one
-    element, and round one sum: it does not matter who comes last."""
+    """Widen, combine and round only the written elements. Points with the same index all widen the
+    same element and round the same sum, so their order does not matter."""
     dtype = dtype_of(like.dtype)
     target = _started(low, like, x)
-    wide = low.row_buffer(sizes(like.shape), dtype.compute)
+    wide = low.contiguous_buffer(sizes(like.shape), dtype.compute)
     _scatter(low, wide, shape, index, element(x, index, dtype))
     _scatter(low, wide, shape, index, value, mode)
     _scatter(low, target, shape, index, element(low.whole(wide), index, dtype))
@@ -146,7 +151,7 @@ def _index_put(
             place.append(next(left))
         else:
             at = index.at(broadcast(index, found))
-            place.append(checked_index(low, at, extent, Index(d, wraps=True)))
+            place.append(checked_index(low, at, extent, IndexCheck(d, wraps=True)))
     value, mode = element(values, here, dtype), "add" if accumulate else "put"
     return _scatter_wide(low, like, x, shape, tuple(place), value, mode)
 
@@ -165,15 +170,15 @@ def _masked_put(
     low: Lowering, like: torch.Tensor, x: View, indices: Sequence[View | None], values: View,
     accumulate: bool,
 ) -> View:  # fmt: skip
-    """The same values wherever a mask over the leading dimensions holds."""
+    """The same values wherever a mask over the leading dimensions is true."""
     mask = indices[0] if len(indices) == 1 else None
     if mask is None or mask.dtype is not BOOL:
-        raise NotGenerated("a mask among other indices")
+        raise FallbackToAten("a mask among other indices")
     if mask.shape != x.shape[: len(mask.shape)]:
-        raise NotGenerated("a mask that eager refuses, or may refuse at some sizes")
+        raise FallbackToAten("a mask that eager refuses, or may refuse at some sizes")
     rest = len(x.shape) - len(mask.shape)
     if any(s is not ONE for s in values.shape[: max(len(values.shape) - rest, 0)]):
-        raise NotGenerated("a mask as index: how many values it takes depends on the data")
+        raise FallbackToAten("a mask as index: how many values it takes depends on the data")
     dtype = dtype_of(like.dtype)
 
     def value(p: tuple[Expr, ...]) -> Expr:
@@ -199,27 +204,27 @@ def _scatter_along(
 def _place_along(
     low: Lowering, dtype: DType, x: View, dim: int, index: View, source: Value
 ) -> tuple[tuple[Expr, ...], Expr]:
-    """Where a point of the index is stored, and what."""
+    """The target index of a point of `index`, and the value to store."""
     require_indices(index)
     here = positions(index.shape)
-    place = list(here) or [ZERO]  # one number is a row of one
+    place = list(here) or [ZERO]  # a scalar is a row of one element
     value = (
         element(source, here, dtype)
         if not isinstance(source, View)
         else cast(source.at(_inside(source, here)), dtype.compute)
     )
-    slices = low.asked.startswith("aten.index_add") and low.origin.op.startswith(REDUCED)
-    how = Index(dim, kind="index" if slices else "gather")
+    slices = low.original_aten.startswith("aten.index_add") and low.origin.op.startswith(REDUCED)
+    how = IndexCheck(dim, kind="index" if slices else "gather")
     if x.shape:
         place[dim] = checked_index(low, index.at(here), x.shape[dim], how)
-    else:  # one number, as a row of one
-        place, value = [], index_checked(low, value, index.at(here), ONE, how)
+    else:  # a scalar, as a row of one element
+        place, value = [], value_with_index_check(low, value, index.at(here), ONE, how)
     return tuple(place), value
 
 
 def _inside(source: View, here: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The source may be larger than the index; only the index's part of it is read."""
-    if len(source.shape) != len(here):  # one number, and a row of one
+    """The source may be larger than the index; only the part under the index is read."""
+    if len(source.shape) != len(here):  # a scalar beside a row of one element
         return (ZERO,) * len(source.shape)
     return tuple(ZERO if s is ONE else p for s, p in zip(source.shape, here, strict=True))
 
@@ -257,7 +262,7 @@ def _scatter_combined(
     if _is_empty(index):
         return _finished(low, like, _started(low, like, x, mode))
     dtype = dtype_of(like.dtype)
-    if not isinstance(source, View):  # a number is rounded to the type of the tensor
+    if not isinstance(source, View):  # a number is rounded to the tensor's dtype
         source = cast(cast(element(source, (), dtype), dtype), dtype.compute)
     along = dim % max(len(x.shape), 1)
     place, value = _place_along(low, dtype.compute, x, along, index, source)
@@ -275,7 +280,7 @@ def _scatter_reduce(
     dim %= max(len(x.shape), 1)
     if _is_empty(index):
         return _finished(low, like, target)
-    if not include_self:  # elements that are met start from what leaves every value as it is
+    if not include_self:  # written elements start from the identity of the reduction
         _scatter_along(low, target, x, dim, index, _neutral(mode, like.dtype), "put")
     _scatter_along(low, target, x, dim, index, source, mode)
     if reduce == "mean":
@@ -287,10 +292,10 @@ def _mean(
     low: Lowering, like: torch.Tensor, x: View, dim: int, index: View, total: View,
     include_self: bool,
 ) -> View:  # fmt: skip
-    """A sum divided by how often each element was met; integers round down, as eager's do. Eager
-    counts in the type itself: 256 points are none to an int8, and nothing is divided by none."""
+    """A sum divided by how often each element was written; integers round down, as in eager. Eager
+    counts in the dtype itself: 256 points wrap to 0 in an int8, and then nothing is divided."""
     dtype = dtype_of(like.dtype)
-    count = low.row_buffer(sizes(like.shape), I64)
+    count = low.contiguous_buffer(sizes(like.shape), I64)
     low.emit(count, positions(count.shape), const(int(include_self), I64))
     _scatter_along(low, count, x, dim, index, 1, "add")
     met = low.whole(count)
@@ -324,10 +329,10 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
     dtype = dtype_of(like.dtype)
     shape = sizes(like.shape)
     if dtype.kind == "x" or any(s is ZERO for s in (*shape, *source.shape)):
-        raise NotGenerated("a type that is not generated, or an empty tensor")
+        raise FallbackToAten("a type that is not generated, or an empty tensor")
     if mask.dtype is not BOOL:
-        raise NotGenerated("eager refuses other masks")
-    count = low.row_buffer((product(shape),), I64)
+        raise FallbackToAten("eager refuses other masks")
+    count = low.contiguous_buffer((size_product(shape),), I64)
     (flat,) = positions(count.shape)
 
     def chosen(p: Sequence[Expr]) -> Expr:
@@ -338,9 +343,9 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
     low.emit(count, (flat,), numbered)
     counted = low.whole(count)
     text = "Number of elements of source < number of ones in mask"
-    site = Site("count", low.asked, low.origin.line, text=text)
-    available = product(source.shape)
-    if not at_least(available, ONE):  # then no element is taken, but the first is looked for
+    site = Site("count", low.original_aten, low.origin.line, text=text)
+    available = size_product(source.shape)
+    if not at_least(available, ONE):  # then no element is taken, but an index still needs a bound
         available = apply("max", available, ONE)
 
     def value(p: tuple[Expr, ...]) -> Expr:
@@ -349,7 +354,7 @@ def _masked_scatter(low: Lowering, like: torch.Tensor, x: View, mask: View, sour
         number = apply("where", here, number, const(0, I64))
         taken = source.at(unravel(low.check("check_index", site, number, available), source.shape))
         new = cast(taken, dtype.compute)
-        if available is ONE:  # what is taken does not depend on the number
+        if available is ONE:  # the element does not depend on the number, so check separately
             new = low.check("check", site, apply("lt", number, ONE), number, ONE, new)
         return apply("where", here, new, element(x, p, dtype))
 

@@ -1,8 +1,8 @@
 """Binary search in sorted rows: bucketize and searchsorted.
 
 In: sorted boundaries and the values to place. Out: a loop that halves an interval as often as its
-row can be halved; every step reads where the one before it says. Steps are eager's, so that rows
-which are not sorted, or hold NaN, give eager's result as well. Example, over one boundary:
+row can be halved; each step reads at the position that the step before found. The steps are
+eager's, so unsorted rows and NaNs give eager's result as well. Example, over one boundary:
 `y[i0] = where(~(edges[0] >= x[i0]), 1, 0)`.
 """
 
@@ -16,20 +16,20 @@ import torch
 from litz.ir.aten import dtype_of
 from litz.ir.expr import Expr, apply, cast, integer
 from litz.ir.index import ONE, ZERO
-from litz.lower.checked import Index, checked_index
 from litz.lower.pointwise import promoted
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
+from litz.lower.runtime_checks import IndexCheck, checked_index
 from litz.lower.values import Lowering, Value, View, element, widen
 
 
 def _search(size: int, goes_right: Callable[[Expr, Expr], Expr]) -> Expr:
-    """The place found in a row of `size`; `goes_right(at, open)` compares where one is left."""
+    """The position found in a row of `size`; `goes_right(at, open)` compares where it is open."""
     start, end = ZERO, integer(size)
     for _ in range(size.bit_length()):
         is_open = apply("lt", start, end)
         middle = apply("add", start, apply("shr", apply("sub", end, start), ONE))
         right = apply("and", is_open, goes_right(middle, is_open))
-        # Where nothing is left, the middle is the end: to move it there changes nothing.
+        # In an empty interval the middle is the end: assigning it changes nothing.
         start, end = (
             apply("where", right, apply("add", middle, ONE), start),
             apply("where", right, end, middle),
@@ -43,7 +43,7 @@ def _lower_search(
     dtype = promoted(edges, x)
     size = edges.shape[-1] if edges.shape else ONE
     if dtype.kind not in "fiu":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
     compare = "gt" if side == "right" else "ge"
 
     def value(p: tuple[Expr, ...]) -> Expr:
@@ -54,7 +54,7 @@ def _lower_search(
             at = middle
             if sorter is not None:
                 found = sorter.at((*row, middle), is_open)
-                at = checked_index(low, found, size, Index(-1, kind="gather"))
+                at = checked_index(low, found, size, IndexCheck(-1, kind="gather"))
             there = widen(cast(edges.at((*row, at), is_open), dtype), dtype)
             return apply("not", apply(compare, there, wanted))
 

@@ -1,8 +1,7 @@
-"""Special functions: gamma, error and Bessel functions, orthogonal polynomials, and what works on
-the bits of floats or on common divisors.
+"""Special functions: gamma, error and Bessel functions, orthogonal polynomials, float bits, gcd.
 
 In: views and numbers. Out: one pointwise loop (two for `frexp`). Most rows are an op of the table
-or a product of two; the others say how they are put together. Example: `aten.i0(x)` becomes
+or a product of two; the others have a function of their own. Example: `aten.i0(x)` becomes
 `i0e(x) * exp(abs(x))`.
 """
 
@@ -18,14 +17,14 @@ from litz.ir.aten import dtype_of
 from litz.ir.dtypes import BF16, F16, F32, F64, I16, I32, I64, DType
 from litz.ir.expr import Expr, apply, bitcast, cast, const
 from litz.lower.pointwise import Scalar, arithmetic, map_elements
-from litz.lower.registry import NotGenerated, rule
+from litz.lower.registry import FallbackToAten, rule
 from litz.lower.values import Lowering, Value, View, element
 
 # -- functions of one number -----------------------------------------------------------------
 
 
 def _times_exp(op: str, sign: Scalar, x: Expr) -> Expr:
-    """A function that the table has scaled, without its scale."""
+    """A function that the table has in scaled form, unscaled."""
     return apply("mul", apply(op, x), apply("exp", sign(x)))
 
 
@@ -52,7 +51,7 @@ def _spherical_bessel(x: Expr) -> Expr:
     return apply("where", apply("eq", x, const(0, x.dtype)), const(1, x.dtype), result)
 
 
-# ATen name -> function. The result is floating: integers are converted to its type first.
+# ATen name -> function. The result is floating: integers are converted to its dtype first.
 FUNCTIONS: dict[str, Scalar] = {
     "lgamma": partial(apply, "lgamma"),
     "digamma": partial(apply, "digamma"),
@@ -85,7 +84,7 @@ for _name, _function in FUNCTIONS.items():
 def _lower_wave(op: str, low: Lowering, like: torch.Tensor, x: Value) -> Value:
     dtype = dtype_of(like.dtype)
     if dtype is F64:
-        raise NotGenerated("eager's error is 1e-6, more than its tolerance: ours would differ")
+        raise FallbackToAten("eager's error is 1e-6, more than its tolerance: ours would differ")
     return map_elements(low, like, partial(apply, op), [x], dtype)
 
 
@@ -102,7 +101,7 @@ def _lower_polygamma(low: Lowering, like: torch.Tensor, n: int, x: Value) -> Val
 
 
 def _trigamma(x: Expr) -> Expr:
-    """Reflected below 1/2 as eager does it: at its poles it is large, not infinite."""
+    """Reflected below 1/2, as in eager: at its poles it is large, not infinite."""
     two, one, half, pi = (const(v, x.dtype) for v in (2, 1, 0.5, math.pi))
     small = apply("lt", x, half)
     right = apply("zeta", two, apply("where", small, apply("sub", one, x), x))
@@ -122,7 +121,7 @@ def _polygamma(n: int, x: Expr) -> Expr:
 def _lower_round(low: Lowering, like: torch.Tensor, x: Value, *, decimals: int = 0) -> Value:
     dtype = dtype_of(like.dtype)
     if not dtype.is_float:
-        raise NotGenerated("decimals of an integer")
+        raise FallbackToAten("decimals of an integer")
     there, back = ("div", "mul") if decimals < 0 else ("mul", "div")
     number = 10.0 ** abs(decimals) if abs(decimals) <= sys.float_info.max_10_exp else math.inf
 
@@ -137,7 +136,7 @@ def _lower_round(low: Lowering, like: torch.Tensor, x: Value, *, decimals: int =
 
 
 def _ignoring_nan(op: str, x: Expr, y: Expr) -> Expr:
-    """The extreme of the numbers among the two; of zeros of two signs the first."""
+    """The extreme of the two, ignoring NaN; of zeros with two signs the first."""
     if not x.dtype.is_float:
         return arithmetic(op, x, y)
     left = apply("where", apply("isnan", x), y, x)
@@ -146,7 +145,7 @@ def _ignoring_nan(op: str, x: Expr, y: Expr) -> Expr:
 
 
 def _least_common_multiple(x: Expr, y: Expr) -> Expr:
-    """|x / gcd y|, and zero of two zeros. Small integers wrap at the end only, as C's do."""
+    """|x / gcd y|, and zero for two zeros. Small integers wrap only at the end, as in C."""
     dtype, wide = x.dtype, x.dtype if x.dtype.bytes >= 4 else I32
     common, zero, one = apply("gcd", x, y), const(0, dtype), const(1, dtype)
     divisor = apply("where", apply("eq", common, zero), one, common)
@@ -155,7 +154,7 @@ def _least_common_multiple(x: Expr, y: Expr) -> Expr:
 
 
 def _lower_extreme(op: str, low: Lowering, like: torch.Tensor, x: Value, y: Value) -> Value:
-    """Of zeros of two signs, eager takes the first, but of bfloat16 the second."""
+    """Of zeros with two signs eager takes the first, but with bfloat16 the second."""
     both = [y, x] if like.dtype is torch.bfloat16 else [x, y]
     return map_elements(low, like, partial(_ignoring_nan, op), both, dtype_of(like.dtype))
 
@@ -180,7 +179,7 @@ for _name, _function in PAIRS.items():
 
 # -- orthogonal polynomials ------------------------------------------------------------------
 
-# The highest degree of Hermite's polynomials that eager computes.
+# The highest degree of Hermite polynomials that eager computes.
 _HERMITE_LIMIT = {F32: 128.0, F64: 512.0}
 POLYNOMIALS = {
     **{f"special_chebyshev_polynomial_{kind}": f"chebyshev_{kind}" for kind in "tuvw"},
@@ -200,7 +199,7 @@ def _polynomial(op: str, x: Expr, n: Expr) -> Expr:
 
 
 def _shifted(op: str, x: Expr, n: Expr) -> Expr:
-    """Chebyshev's on (0, 1): of 2 x - 1."""
+    """The shifted Chebyshev polynomial on (0, 1): the plain one at 2 x - 1."""
     return apply(op, apply("sub", apply("add", x, x), const(1, x.dtype)), n)
 
 
@@ -212,7 +211,7 @@ for _kind in "tuvw":
 
 # -- the bits of floats ----------------------------------------------------------------------
 
-# The integers that hold the bits of each type, and how many of them are the fraction.
+# The integer type that holds the bits of each float type, and its number of fraction bits.
 _WORDS: dict[DType, tuple[DType, int]] = {
     F64: (I64, 52),
     F32: (I32, 23),
@@ -222,15 +221,15 @@ _WORDS: dict[DType, tuple[DType, int]] = {
 
 
 @rule("nextafter")
-def _lower_next_after(low: Lowering, like: torch.Tensor, x: View, y: View) -> Value:
+def _lower_nextafter(low: Lowering, like: torch.Tensor, x: View, y: View) -> Value:
     dtype = dtype_of(like.dtype)
     if dtype not in _WORDS:
-        raise NotGenerated("a type that eager refuses")
-    return map_elements(low, like, partial(_next_after, dtype), [x, y], dtype, rounds=True)
+        raise FallbackToAten("a type that eager refuses")
+    return map_elements(low, like, partial(_nextafter, dtype), [x, y], dtype, rounds=True)
 
 
-def _next_after(dtype: DType, x: Expr, y: Expr) -> Expr:
-    """The bits of x, one up or down; zero steps to the least number with the sign of y."""
+def _nextafter(dtype: DType, x: Expr, y: Expr) -> Expr:
+    """The bits of x, one up or down; zero steps to the smallest number with the sign of y."""
     word, fraction = _WORDS[dtype]
     bits, other = (bitcast(cast(v, dtype), word) for v in (x, y))
     one, sign = const(1, word), const(1 << (word.bits - 1), word)
@@ -240,15 +239,15 @@ def _next_after(dtype: DType, x: Expr, y: Expr) -> Expr:
     least = apply("or", one, apply("and", other, sign))
     result = apply("where", apply("eq", x, zero), least, moved)
     result = apply("where", apply("eq", x, y), other, result)
-    # All ones above the fraction and one more: the plain NaN.
+    # All ones above the fraction and one more bit: the default quiet NaN.
     quiet = const(((1 << (word.bits - fraction)) - 1) << (fraction - 1), word)
     unordered = apply("or", apply("isnan", x), apply("isnan", y))
     return bitcast(apply("where", unordered, quiet, result), dtype)
 
 
 def _parts(x: Expr) -> tuple[Expr, Expr]:
-    """x = m 2^e with 1/2 <= |m| < 1, e as an integer of the width of x; zero and what is not
-    finite are their own m."""
+    """x = m 2^e with 1/2 <= |m| < 1, e as an integer of the width of x; zeros, infinities and NaN
+    are their own m."""
     word, fraction = _WORDS[x.dtype]
     bias = (1 << (word.bits - fraction - 2)) - 2
     field = const(((1 << (word.bits - fraction - 1)) - 1) << fraction, word)
@@ -261,7 +260,7 @@ def _parts(x: Expr) -> tuple[Expr, Expr]:
     exponent = apply("sub", exponent, raised)
     half = const(bias << fraction, word)
     mantissa = bitcast(apply("or", apply("and", bits, apply("not", field)), half), x.dtype)
-    # Zero and infinity are twice themselves.
+    # Zero and infinity equal twice themselves.
     own = apply("or", apply("eq", apply("add", x, x), x), apply("isnan", x))
     plain = apply("not", own)
     return (
@@ -280,16 +279,16 @@ def _lower_frexp(low: Lowering, like: list[torch.Tensor], x: View) -> list[Value
 
 
 def _power_of_two(exponent: Expr, dtype: DType) -> Expr:
-    """2^e for an e of the normal numbers."""
+    """2^e for the exponent e of a normal number."""
     word, fraction = _WORDS[dtype]
     bias = const((1 << (word.bits - fraction - 2)) - 1, word)
     return bitcast(apply("shl", apply("add", exponent, bias), const(fraction, word)), dtype)
 
 
-def _load_exponent(x: Expr, exponent: Expr) -> Expr:
-    """x 2^e, rounded once: by two powers of half the exponent of the result."""
+def _ldexp(x: Expr, exponent: Expr) -> Expr:
+    """x 2^e, rounded once: multiplied by two powers with half the exponent of the result each."""
     word, fraction = _WORDS[x.dtype]
-    limit = (1 << (word.bits - fraction - 1)) - 4  # more than any result uses; halved, normal
+    limit = (1 << (word.bits - fraction - 1)) - 4  # beyond any result; half of it is normal
     mantissa, own = _parts(x)
     bounded = apply("min", apply("max", exponent, const(-4 * limit, I32)), const(4 * limit, I32))
     total = apply("add", own, cast(bounded, word))
@@ -300,16 +299,16 @@ def _load_exponent(x: Expr, exponent: Expr) -> Expr:
 
 
 @rule("ldexp")
-def _lower_load_exponent(low: Lowering, like: torch.Tensor, x: View, y: View) -> Value:
-    """Of a float and an integer x 2^y; else eager multiplies by a power, which may overflow."""
+def _lower_ldexp(low: Lowering, like: torch.Tensor, x: View, y: View) -> Value:
+    """x 2^y for a float and an integer; else eager multiplies by a power, which may overflow."""
     dtype = dtype_of(like.dtype)
     if dtype.kind == "x":
-        raise NotGenerated("a type that is not generated")
+        raise FallbackToAten("a type that is not generated")
     exact = x.dtype.is_float and y.dtype.is_int
 
     def value(p: tuple[Expr, ...]) -> Expr:
         if exact:
-            return _load_exponent(element(x, p, dtype), cast(element(y, p, y.dtype), I32))
+            return _ldexp(element(x, p, dtype), cast(element(y, p, y.dtype), I32))
         exponent = element(y, p, _power_type(x, y))
         power = apply("pow", const(2.0, exponent.dtype), exponent)
         return apply("mul", element(x, p, dtype), cast(power, dtype.compute))
@@ -318,7 +317,7 @@ def _lower_load_exponent(low: Lowering, like: torch.Tensor, x: View, y: View) ->
 
 
 def _power_type(x: View, y: View) -> DType:
-    """The type of 2^y: y's own if it is floating and has dimensions."""
+    """The dtype of 2^y: y's own if it is floating and has dimensions."""
     own = x.dtype if x.dtype.is_float else F32
     if not y.dtype.is_float:
         return own

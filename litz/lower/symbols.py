@@ -1,8 +1,8 @@
-"""The border to torch's symbolic sizes: sympy comes in, sizes of the loop IR go out.
+"""The border to torch's symbolic sizes: sympy expressions in, sizes of the loop IR out.
 
-In: ints and SymInts. Out: `Expr`. Sums and products of symbols stay what they are, so that the
-index algebra can work with them; anything else (a floor division, a maximum) becomes a size of its
-own, made of the others. Example: `s0 * 64` is a polynomial, `s0 // 2` is a size named after it.
+In: ints and SymInts. Out: `Expr`. Sums and products of symbols stay polynomials, so that the index
+algebra can work with them; anything else (a floor division, a maximum) becomes a size of its own,
+defined by the others. Example: `s0 * 64` is a polynomial, `s0 // 2` is a size named after it.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from litz.ir.magnitude import ARITHMETIC, is_exact
 from litz.ir.poly import whole
 from litz.ir.sizes import at_least, content, is_polynomial, name_of, named
 
-# What is raised where an answer would hold for some sizes alone, by torch and by us.
-GUARDS: tuple[type[Exception], ...] = (
+# Raised, by torch and by us, where an answer would hold for some sizes only.
+GUARD_ERRORS: tuple[type[Exception], ...] = (
     symbolic_shapes.GuardOnDataDependentSymNode,
     getattr(symbolic_shapes, "_ShapeEnvGuardError", SizeUnknown),  # not before torch 2.13
     SizeUnknown,
 )
-UNANSWERED: tuple[type[Exception], ...] = (*GUARDS, TypeError)
-# Sizes above this are taken for "no limit is known".
+UNDECIDED_ERRORS: tuple[type[Exception], ...] = (*GUARD_ERRORS, TypeError)
+# An upper bound above this counts as no bound.
 UNLIMITED = 1 << 40
 LOWEST = -(1 << 62)
 GREATEST = (1 << 63) - 1
-# By one thread at a time: see COMPILE_LOCK.
+# Used by one thread at a time: see COMPILE_LOCK.
 _KNOWN: WeakKeyDictionary[symbolic_shapes.ShapeEnv, dict[Any, Expr]] = WeakKeyDictionary()
 
 
@@ -57,7 +57,7 @@ def sizes(values: Sequence[Any]) -> tuple[Expr, ...]:
 
 
 def size_of(value: Any) -> Expr:
-    """A number or a SymInt as an expression, without a question to the shape environment."""
+    """A number or a SymInt as an expression, without asking the shape environment anything."""
     if isinstance(value, Expr):
         return value
     if not isinstance(value, torch.SymInt):
@@ -78,8 +78,8 @@ def environment_of(value: Any) -> Any:
 
 
 def symbol_times(environment: Any, symbol: Any) -> tuple[Expr | None, int]:
-    """The size, and how many times it, that a symbol is by all that torch knows; no size if it is
-    a number."""
+    """(size, factor) such that the symbol is known to be factor * size; (None, 1) if it is a
+    number."""
     found = _converted(environment.replace(symbol), environment, _KNOWN.setdefault(environment, {}))
     if found.is_const:
         return None, 1
@@ -92,18 +92,18 @@ def symbol_times(environment: Any, symbol: Any) -> tuple[Expr | None, int]:
 
 
 def truth_of(value: torch.SymBool | torch.SymFloat) -> Expr:
-    """A truth or a float as torch expresses it."""
+    """A bool or a float as torch's expression."""
     return of_sympy(value.node.expr, value.node.shape_env)
 
 
 def of_sympy(expr: Any, environment: Any) -> Expr:
-    """A truth or a number that sympy expresses."""
+    """A bool or a number from a sympy expression."""
     return _converted(expr, environment, _KNOWN.setdefault(environment, {}))
 
 
 def strides(values: Sequence[Any]) -> tuple[Expr, ...]:
-    """Strides as expressions. Where torch writes max(1, u0), for a tensor that may be empty, u0
-    does as well: no one steps along an empty tensor. So it is a polynomial, as all others are."""
+    """Strides as expressions. For a tensor that may be empty torch writes max(1, u0); u0 does as
+    well, since nothing steps along an empty tensor, and it is a polynomial like other strides."""
     return tuple(simplify(transform(size_of(n), _unclamped)) for n in values)
 
 
@@ -115,28 +115,28 @@ def _unclamped(node: Expr, args: tuple[Expr, ...]) -> Expr:
 
 
 def number_or_size(value: torch.SymInt) -> Expr | int:
-    """What a rule is given for a symbolic number: a plain one, if it is no other."""
+    """The argument that a rule gets for a symbolic number: an int if it is known to be one."""
     found = size_of(value)
     return found.number if found.is_const else found
 
 
 def as_value(number: Expr) -> Expr:
-    """A number as a kernel computes with it. One that 64 bits might not hold, as n ** 5, is
-    computed by the call, in Python, which refuses it if they do not."""
+    """A number as a kernel computes with it. One that 64 bits may not hold, such as n ** 5, the
+    call computes in Python instead, which refuses it if it does not fit."""
     if number.dtype not in (I64, F64) or _fits(number):
         return number
     return size(f"w{name_of(number)}", LOWEST, None, HINT, number, number.dtype)
 
 
 def _fits(number: Expr) -> bool:
-    """Whether no step towards a number leaves 64 bits. A size is computed by the call already."""
+    """Whether no intermediate value leaves 64 bits. The call computes a named size already."""
     if number.op == "size" or is_exact(number):
         return True
     return number.op not in ARITHMETIC and all(_fits(a) for a in number.args)
 
 
 def is_zero(value: Any) -> bool:
-    """Whether a size is certainly nothing."""
+    """Whether a size is known to be zero."""
     return isinstance(value, int) and value == 0
 
 
@@ -170,9 +170,9 @@ def _convert(expr: Any, environment: Any, known: dict[Any, Expr]) -> Expr:
 
 
 def _settled(expr: Any, environment: Any) -> int | None:
-    """Zero or one, where a guard says that an expression is. Torch puts the number in the place of
-    a symbol that a guard settles, and leaves s0 // 2 as it is; but a dimension of one broadcasts,
-    and its result was foretold so. A product is one only if its factors are."""
+    """Zero or one, where a guard says that an expression is. Torch substitutes a symbol that a
+    guard fixes, but leaves s0 // 2 as it is; yet a dimension of one broadcasts, and the result was
+    predicted that way. A product is one only if its factors are."""
     if not expr.is_integer or expr.is_Mul or expr.is_Pow:
         return None
     hint = _hint(expr, environment)
@@ -185,14 +185,14 @@ def _settled(expr: Any, environment: Any) -> int | None:
 def _symbol(symbol: Any, environment: Any) -> Expr:
     if not symbol.is_integer:
         return size(str(symbol), LOWEST, None, 1, dtype=F64)
-    if symbol not in environment.var_to_range:  # of a nested tensor: it is handed on, and no number
+    if symbol not in environment.var_to_range:  # of a nested tensor: only passed on, not a number
         return size(str(symbol), LOWEST, None, HINT)
     low, high = _range(symbol, environment.var_to_range[symbol], environment)
     return size(str(symbol), low, high, _hint(symbol, environment))
 
 
 def _hint(symbol: Any, environment: Any) -> int:
-    """What a symbol was while tracing, or what the user says; torch before 2.13 knows the first."""
+    """A symbol's value at tracing, or the user's hint; torch before 2.13 has only the first."""
     if hasattr(environment, "optimization_hint"):
         return int(environment.optimization_hint(symbol, fallback=HINT))
     seen = environment.size_hint(symbol, allow_none=True)
@@ -200,9 +200,9 @@ def _hint(symbol: Any, environment: Any) -> int:
 
 
 def _range(expr: Any, found: Any, environment: Any) -> tuple[int, int | None]:
-    """A number that the program was given may be negative; a size never is. One that is computed of
-    sizes has no limit, which is to say that it is no larger than tensors are; any other may be
-    whatever 64 bits hold."""
+    """A number that the program was given may be negative; a size never is. A number computed from
+    sizes has no upper limit, that is, it is no larger than a tensor can be. Any other may be any 64
+    bit number."""
     low = int(found.lower) if found.lower.is_Integer else LOWEST
     high = int(found.upper) if found.upper.is_Integer else UNLIMITED
     if high < UNLIMITED:
@@ -218,7 +218,7 @@ def _is_dimension(symbol: Any, environment: Any) -> bool:
 
 
 def _combined(op: str, operands: Iterable[Expr]) -> Expr:
-    """Of integers, or of floats if one of them is."""
+    """An op on integers, or on floats if an operand is one."""
     found = list(operands)
     if any(n.dtype is F64 for n in found):
         return reduce(lambda a, b: apply(op, a, b), (cast(n, F64) for n in found))
@@ -226,7 +226,7 @@ def _combined(op: str, operands: Iterable[Expr]) -> Expr:
 
 
 def _undominated(operands: list[Expr], beats: Callable[[Expr, Expr], bool]) -> list[Expr]:
-    """Without those that another one always beats: max(1, s0) is s0 if that is never less."""
+    """Drop operands that another one always beats: max(1, s0) is s0 if s0 is at least 1."""
     kept: list[Expr] = []
     for n in operands:
         if not any(beats(other, n) for other in kept):
@@ -239,7 +239,7 @@ def _quotient(operands: list[Expr]) -> Expr:
 
 
 def _remainder(operands: list[Expr]) -> Expr:
-    """Python's, whose sign is the divisor's, of floats as of integers."""
+    """Python's remainder, for floats and integers: its sign is the divisor's."""
     if any(n.dtype is F64 for n in operands):
         return apply("remainder", *(cast(n, F64) for n in operands))
     return modulo(*operands)
@@ -253,7 +253,7 @@ def _power(operands: list[Expr]) -> Expr:
 
 
 def _compared(op: str) -> Callable[[list[Expr]], Expr]:
-    """Of numbers of one type, or of truths."""
+    """A comparison of numbers of one type, or of bools."""
 
     def compared(operands: list[Expr]) -> Expr:
         if any(n.dtype is F64 for n in operands):
@@ -268,12 +268,12 @@ def _joined(op: str) -> Callable[[list[Expr]], Expr]:
 
 
 def _piecewise(operands: list[Expr]) -> Expr:
-    """Pairs of a value and its condition, one after the other; the last one always holds."""
+    """Alternating values and conditions; the last condition always holds."""
     *pairs, (last, _) = zip(operands[::2], operands[1::2], strict=True)
     return reduce(lambda rest, pair: apply("where", pair[1], pair[0], rest), reversed(pairs), last)
 
 
-# By the name of the sympy function.
+# By the name of the sympy class.
 RULES: dict[str, Any] = {
     "Equality": _compared("eq"),
     "Unequality": _compared("ne"),

@@ -1,8 +1,8 @@
-"""What lowering knows of each captured value, and the state it writes loops into.
+"""Lowered values, and the state of one lowering.
 
-In: fake tensors. Out: `View` (a window on a buffer: an index map plus the strides eager would show)
-and `Lowering`, which allocates buffers and collects loops. Example: the transpose of `x: f32[2, 3]`
-is `View(x, shape=(3, 2), index=(i1, i0), strides=(1, 3), offset=0)`.
+In: fake tensors. Out: `View` (a view of a buffer: an index map plus eager's strides) and
+`Lowering`, which allocates buffers and collects loops. Example: the transpose of `x: f32[2, 3]` is
+`View(x, shape=(3, 2), index=(i1, i0), strides=(1, 3), offset=0)`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from litz.config import Config
 from litz.errors import UnsupportedOp
 from litz.ir.aten import dtype_of
 from litz.ir.checks import Site
-from litz.ir.choices import NO_CHOICES, Choices, ProductChoice
+from litz.ir.choices import NO_CHOICES, Choices, GemmChoice
 from litz.ir.dtypes import F32, DType
 from litz.ir.expr import Expr, apply, axis, cast, const, load, narrow, substitute, walk
-from litz.ir.index import ONE, ZERO, product, row_major, simplify
+from litz.ir.index import ONE, ZERO, row_major, simplify, size_product
 from litz.ir.program import Buffer, Decision, Extern, Loop, Origin, Store
 from litz.ir.sizes import at_least, difference
-from litz.lower.bindings import Unchecked
-from litz.lower.registry import NotGenerated
+from litz.lower.registry import FallbackToAten
 from litz.lower.symbols import as_value, size_of, sizes, strides
+from litz.lower.unbacked_bindings import DeferredAsserts
 from litz.target import Target
 
 
@@ -55,12 +55,14 @@ class View:
             and may_be_empty(self.buffer)
             and any(n.op == "load" for n in walk(*index))
         ):
-            guard = apply("gt", product(self.buffer.shape), ZERO)  # no index fits, and none is read
+            guard = apply(
+                "gt", size_product(self.buffer.shape), ZERO
+            )  # an empty buffer has no valid index, and nothing is read
         return load(self.buffer, index, guard)
 
 
 def may_be_empty(buffer: Buffer) -> bool:
-    """Whether a buffer may have no element, though nobody knows that it has none."""
+    """Whether a buffer of symbolic shape may have no elements."""
     known = [n for n in buffer.shape if not n.is_const]
     return bool(known) and not all(at_least(n, ONE) for n in known)
 
@@ -69,7 +71,7 @@ Value = View | Expr | int | float | bool | None
 
 
 def positions(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """One axis for each dimension; a dimension of size one needs none: it is always at zero."""
+    """One axis per dimension; a dimension of size one has none: its position is always ZERO."""
     return tuple(ZERO if s is ONE else axis(f"i{k}", s) for k, s in enumerate(shape))
 
 
@@ -78,39 +80,41 @@ class Lowering:
 
     def __init__(self, config: Config, target: Target, choices: Choices = NO_CHOICES) -> None:
         self.config, self.target, self.choices = config, target, choices
-        self.static: set[Buffer] = set()  # parameters: what is made of them alone is kept
+        self.static: set[Buffer] = set()  # parameters: values made of them alone are prepacked
         self.packed: dict[tuple[View, int, int], Buffer] = {}
         self.body: list[Loop | Extern] = []
-        self._writers: dict[Buffer, Loop | None] = {}  # None if several write parts of it
-        self._noted = 0  # steps whose writes are in there
-        self._static: dict[Buffer, bool] = {}  # whether what loops write is made of parameters
+        self._writers: dict[Buffer, Loop | None] = {}  # None if several loops write parts of it
+        self._noted = 0  # number of steps whose writes are in _writers
+        self._static: dict[Buffer, bool] = {}  # whether a loop's result is made of parameters alone
         self.origin = Origin("", "")
         self.lower_node: Callable[[Lowering, torch.fx.Node, dict[torch.fx.Node, Any]], Any]
-        self.used: frozenset[int] = frozenset()  # which results of the op at hand someone reads
-        self.by_element = False  # all that reads its result does so element by element
-        self.by_program = True  # the program spells the op at hand; it is no part of another one
+        self.used: frozenset[int] = frozenset()  # which results of the current op are read
+        self.pointwise_users = False  # all readers of its result are elementwise
+        self.is_user_op = True  # the current op is in the user's program, not from a decomposition
         self.rounds = False  # its result is rounded wherever it is computed
-        self.asked = "aten.op"  # the op that the program spells, of which the one at hand is a part
+        self.original_aten = (
+            "aten.op"  # the op in the user's program that the current op was decomposed from
+        )
         self._sites: dict[tuple[str, tuple[Expr, ...], str], Site] = {}
         self.decisions: list[Decision] = []
-        self.told: set[Expr] = set()  # sizes that arguments show, or calls so far
-        self.unchecked = Unchecked(set())  # what is believed of them
-        # Offset of each base buffer inside its storage as the fake tensor saw it.
+        self.bound: set[Expr] = set()  # sizes known from arguments or from calls so far
+        self.deferred_asserts = DeferredAsserts(set())  # assumptions about unbacked sizes
+        # The offset of each buffer in its storage, as the fake tensor has it.
         self.base_offset: dict[Buffer, Expr] = {}
         self._count = 0
 
     @property
-    def product_choice(self) -> ProductChoice:
-        """What is chosen about the product at hand."""
-        return self.choices.of_product((self.origin,))
+    def gemm_choice(self) -> GemmChoice:
+        """The choice of autotuning for the current matmul."""
+        return self.choices.of_gemm((self.origin,))
 
     def panel_columns(self, element_bytes: int, columns: int) -> int:
-        """Columns of a panel of its right operand."""
-        return self.target.panel_columns(element_bytes, columns, self.product_choice.vectors)
+        """The number of columns in a panel of the current matmul's right operand."""
+        return self.target.panel_columns(element_bytes, columns, self.gemm_choice.nr_vectors)
 
     @contextmanager
-    def aside(self) -> Iterator[list[Loop | Extern]]:
-        """What is lowered meanwhile goes into a list of its own."""
+    def subgraph_body(self) -> Iterator[list[Loop | Extern]]:
+        """Steps that are lowered in this context go into a separate list."""
         body, self.body = self.body, []
         try:
             yield self.body
@@ -118,19 +122,19 @@ class Lowering:
             self.body = body
 
     def check(self, name: str, site: Site, *args: Expr) -> Expr:
-        """A check of the op at hand. Of equal ones the first fails first, so that all are its."""
+        """A check for the current op. Equal checks share the first one's site: it fails first."""
         found = self._sites.setdefault((name, args, site.kind), site)
         return apply(name, *args, site=found)
 
     def decide(self, action: str, name: str, reason: str) -> None:
-        """Keep a choice and its reason for `explain`."""
+        """Record a decision and its reason for `explain`."""
         self.decisions.append(Decision(action, name, name, reason))
 
     def unsupported(self, why: str) -> UnsupportedOp:
         return UnsupportedOp(self.origin.op, self.origin, why)
 
     def buffer(self, like: torch.Tensor, name: str | None = None) -> Buffer:
-        """Fresh storage laid out as eager lays out `like`."""
+        """A fresh buffer with eager's layout of `like`."""
         if name is None:
             name, self._count = f"t{self._count}", self._count + 1
         made = Buffer(
@@ -139,19 +143,19 @@ class Lowering:
         self.base_offset[made] = size_of(like.storage_offset())
         return made
 
-    def row_buffer(self, shape: tuple[Expr, ...], dtype: DType) -> Buffer:
-        """Fresh contiguous storage for a value that eager never shows."""
+    def contiguous_buffer(self, shape: tuple[Expr, ...], dtype: DType) -> Buffer:
+        """A fresh contiguous buffer for a value that eager does not have."""
         name, self._count = f"t{self._count}", self._count + 1
         made = Buffer(name, dtype, shape, row_major(shape), self.target.device)
         self.base_offset[made] = ZERO
         return made
 
     def whole(self, buffer: Buffer) -> View:
-        """The view that shows all of a buffer."""
+        """The view of a whole buffer."""
         return View(buffer, buffer.shape, positions(buffer.shape), buffer.strides, ZERO)
 
-    def window(self, base: View, like: torch.Tensor, index: tuple[Expr, ...]) -> View:
-        """A view op's result: a new index map, with the strides that eager's own view has."""
+    def mapped_view(self, base: View, like: torch.Tensor, index: tuple[Expr, ...]) -> View:
+        """The result of a view op: a new index map, with the strides of eager's view."""
         start = difference(size_of(like.storage_offset()), self.base_offset[base.buffer])
         mapped = dict(zip(positions(base.shape), index, strict=True))
         mapped = {k: v for k, v in mapped.items() if k is not ZERO}
@@ -163,8 +167,8 @@ class Lowering:
             start,
         )
 
-    def writer(self, buffer: Buffer) -> Loop | None:
-        """The one loop that writes a buffer, element by element."""
+    def producer(self, buffer: Buffer) -> Loop | None:
+        """The one pointwise loop that writes a buffer, if there is one."""
         for step in self.body[self._noted :]:
             for each in step.writes:
                 alone = isinstance(step, Loop) and not step.reduced and not step.ordered
@@ -174,10 +178,10 @@ class Lowering:
         return self._writers.get(buffer)
 
     def is_static(self, buffer: Buffer) -> bool:
-        """Whether it is a parameter, or made of parameters alone: it seldom changes."""
+        """Whether it is a parameter or made of parameters alone: it seldom changes."""
         known = True if buffer in self.static else self._static.get(buffer)
         if known is None:
-            reads = maker.reads if (maker := self.writer(buffer)) is not None else []
+            reads = maker.reads if (maker := self.producer(buffer)) is not None else []
             known = self._static[buffer] = bool(reads) and all(map(self.is_static, reads))
         return known
 
@@ -190,9 +194,9 @@ class Lowering:
     ) -> None:
         """Append a loop over the axes its store uses."""
         if target.dtype.kind == "x":
-            raise NotGenerated("a type that is not generated")
+            raise FallbackToAten("a type that is not generated")
         if _overlaps(target):
-            raise NotGenerated("a result whose elements share memory")
+            raise FallbackToAten("a result whose elements share memory")
         axes = tuple(a for a in positions(target.shape) if a is not ZERO)
         axes = tuple(a for a in axes if any(a in i.axes for i in index))
         half = target.dtype.is_half and self.rounds
@@ -211,8 +215,8 @@ class Lowering:
 
 
 def _overlaps(buffer: Buffer) -> bool:
-    """Whether two elements may lie in one place, as in eager's copy of an unfolded tensor: what is
-    there in the end then depends on the order in which they are written."""
+    """Whether two elements may share an address, as in eager's copy of an unfolded tensor: the
+    final value then depends on the order of writes."""
     reach: Expr = ZERO
     steps = [(s, n) for s, n in zip(buffer.strides, buffer.shape, strict=True) if n not in SINGLE]
     for step, n in sorted(steps, key=lambda pair: (pair[0].hint, pair[1].hint)):
@@ -226,14 +230,14 @@ SINGLE = (ZERO, ONE)
 
 
 def to_storage(value: Expr, dtype: DType) -> Expr:
-    """A computed value as it is stored: only half types round so that it may be elided."""
+    """A computed value in its storage dtype; fusion may elide the rounding to a half type."""
     if value.dtype is dtype:
         return value
     return narrow(value, dtype) if dtype.is_half and value.dtype is F32 else cast(value, dtype)
 
 
 def widen(value: Expr, dtype: DType) -> Expr:
-    """An operand as it is computed with."""
+    """An operand in its compute dtype."""
     return cast(value, dtype.compute)
 
 
@@ -244,7 +248,7 @@ def broadcast(view: View, position: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def element(value: Value, position: Sequence[Expr], dtype: DType) -> Expr:
-    """An operand (tensor or number) at a position, in the type it is computed with."""
+    """An operand (tensor or number) at a position, in its compute dtype."""
     if isinstance(value, View):
         return widen(value.at(broadcast(value, position)), dtype)
     if isinstance(value, Expr):

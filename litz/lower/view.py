@@ -1,7 +1,7 @@
 """View ops: each is an index map over its base; no data moves.
 
-In: a view and the op's arguments. Out: another `View` of the same buffer. The map says, for a
-position in the result, which position of the operand it shows. Example, transpose:
+In: a view and the op's arguments. Out: another `View` of the same buffer. The map gives, for a
+position in the result, the position in the operand. Example, transpose:
 `result[i0, i1] = x[i1, i0]`.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from litz.ir.expr import Expr, apply, integer
-from litz.ir.index import ONE, ZERO, product, ravel, simplify, unravel
+from litz.ir.index import ONE, ZERO, ravel, simplify, size_product, unravel
 from litz.ir.program import Buffer
 from litz.ir.sizes import at_least, difference, named, total
 from litz.lower.registry import rule
@@ -36,7 +36,7 @@ def counted(place: Any, extent: Expr) -> Expr:
 
 
 def first_of(start: Any, extent: Expr) -> Expr:
-    """Where a slice begins, cut to the tensor as eager cuts it."""
+    """Where a slice begins, clamped to the tensor as in eager."""
     begin = counted(0 if start is None else start, extent)
     if begin.is_const and extent.is_const:
         return integer(min(max(begin.number, 0), extent.number))
@@ -47,11 +47,11 @@ def first_of(start: Any, extent: Expr) -> Expr:
 
 @rule("view.default", "_unsafe_view", "reshape", "_reshape_alias")
 def _reshape(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
-    """Row-major order is kept: the flat number of a position names its element."""
+    """Row-major order is kept: equal flat positions are the same element."""
     new = sizes(like.shape)
     if any(s is ZERO for s in new):
-        return low.window(x, like, tuple(ZERO for _ in x.shape))
-    return low.window(x, like, unravel(ravel(positions(new), new), x.shape))
+        return low.mapped_view(x, like, tuple(ZERO for _ in x.shape))
+    return low.mapped_view(x, like, unravel(ravel(positions(new), new), x.shape))
 
 
 @rule("permute")
@@ -60,19 +60,19 @@ def _permute(low: Lowering, like: torch.Tensor, x: View, dims: list[int]) -> Vie
     index: list[Expr] = [ZERO] * len(dims)
     for k, dim in enumerate(dims):
         index[dim % len(dims)] = here[k]
-    return low.window(x, like, tuple(index))
+    return low.mapped_view(x, like, tuple(index))
 
 
 @rule("transpose.int")
 def _transpose(low: Lowering, like: torch.Tensor, x: View, a: int, b: int) -> View:
     index = list(positions(sizes(like.shape)))
     index[a], index[b] = index[b], index[a]
-    return low.window(x, like, tuple(index))
+    return low.mapped_view(x, like, tuple(index))
 
 
 @rule("t")
 def _matrix_transpose(low: Lowering, like: torch.Tensor, x: View) -> View:
-    return low.window(x, like, tuple(reversed(positions(sizes(like.shape)))))
+    return low.mapped_view(x, like, tuple(reversed(positions(sizes(like.shape)))))
 
 
 @rule("expand")
@@ -80,14 +80,14 @@ def _expand(low: Lowering, like: torch.Tensor, x: View, *_: Any, **__: Any) -> V
     here = positions(sizes(like.shape))
     tail = here[len(here) - len(x.shape) :]
     index = tuple(ZERO if s is ONE else p for s, p in zip(x.shape, tail, strict=True))
-    return low.window(x, like, index)
+    return low.mapped_view(x, like, index)
 
 
 @rule("unsqueeze")
 def _unsqueeze(low: Lowering, like: torch.Tensor, x: View, dim: int) -> View:
     index = list(positions(sizes(like.shape)))
     del index[dim % len(index)]
-    return low.window(x, like, tuple(index))
+    return low.mapped_view(x, like, tuple(index))
 
 
 @rule("squeeze.default", "squeeze.dim", "squeeze.dims")
@@ -96,7 +96,7 @@ def _squeeze(low: Lowering, like: torch.Tensor, x: View, dim: Any = None) -> Vie
     wanted = range(rank) if dim is None else [dim] if isinstance(dim, int) else dim
     gone = {d % rank for d in wanted if x.shape[d % rank] is ONE} if rank else set()
     here = iter(positions(sizes(like.shape)))
-    return low.window(x, like, tuple(ZERO if d in gone else next(here) for d in range(rank)))
+    return low.mapped_view(x, like, tuple(ZERO if d in gone else next(here) for d in range(rank)))
 
 
 @rule("slice.Tensor")
@@ -107,7 +107,7 @@ def _slice(
     dim %= len(x.shape)
     index = list(positions(sizes(like.shape)))
     index[dim] = _scaled(index[dim], step, first_of(start, x.shape[dim]))
-    return low.window(x, like, tuple(index))
+    return low.mapped_view(x, like, tuple(index))
 
 
 @rule("select.int")
@@ -115,7 +115,7 @@ def _select(low: Lowering, like: torch.Tensor, x: View, dim: int, place: int) ->
     dim %= len(x.shape)
     index = list(positions(sizes(like.shape)))
     index.insert(dim, counted(place, x.shape[dim]))
-    return low.window(x, like, tuple(index))
+    return low.mapped_view(x, like, tuple(index))
 
 
 @rule("split.Tensor", "split_with_sizes", "unsafe_split.Tensor", "unsafe_split_with_sizes")
@@ -126,16 +126,16 @@ def _split(low: Lowering, like: list[torch.Tensor], x: View, _: Any, dim: int = 
     for part in like:
         index = list(positions(sizes(part.shape)))
         index[dim] = _scaled(index[dim], 1, start)
-        # A copying split (unsafe_split) has its own storage; as a view it shows the same values.
-        parts.append(_shown(low, x, part, tuple(index), dim, start))
+        # unsafe_split copies, and its parts own their storage; a view has the same values.
+        parts.append(_split_view(low, x, part, tuple(index), dim, start))
         start = total((start, size_of(part.shape[dim])))
     return parts
 
 
-def _shown(
+def _split_view(
     low: Lowering, x: View, part: torch.Tensor, index: tuple[Expr, ...], dim: int, start: Expr
 ) -> View:
-    view = low.window(x, part, index)
+    view = low.mapped_view(x, part, index)
     offset = simplify(apply("add", x.offset, apply("mul", start, x.strides[dim])))
     return View(view.buffer, view.shape, view.index, x.strides, offset)
 
@@ -161,7 +161,7 @@ def _diagonal(
             index.append(_scaled(along, 1, max(offset, 0)))
         else:
             index.append(next(left))
-    return low.window(x, like, tuple(index))
+    return low.mapped_view(x, like, tuple(index))
 
 
 @rule("unfold")
@@ -171,13 +171,13 @@ def _unfold(low: Lowering, like: torch.Tensor, x: View, dim: int, _: int, step: 
     if index:
         dim %= len(index)
         index[dim] = simplify(apply("add", _scaled(index[dim], step, 0), here[-1]))
-        return low.window(x, like, tuple(index))
-    return low.window(x, like, ())
+        return low.mapped_view(x, like, tuple(index))
+    return low.mapped_view(x, like, ())
 
 
 @rule("as_strided")
 def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
-    """An address into the base's storage, read back as an index of the base."""
+    """The address in the base's storage, converted back to an index of the base."""
     base = x.buffer
     start = difference(size_of(like.storage_offset()), low.base_offset[base])
     _check_reach(low, base, like, start)
@@ -194,11 +194,11 @@ def _as_strided(low: Lowering, like: torch.Tensor, x: View, *_: Any) -> View:
 
 
 def _check_reach(low: Lowering, base: Buffer, like: torch.Tensor, start: Expr) -> None:
-    """An input may be part of a larger tensor, of which we are given no more. Sizes are those seen
-    while tracing: a window that is inside then is meant to be."""
+    """An input may be a slice of a larger storage that the graph does not get. The sizes at tracing
+    decide: a window inside the tensor then is assumed to stay inside."""
     shape, steps = sizes(like.shape), strides(like.stride())
     last = sum((n.hint - 1) * step.hint for n, step in zip(shape, steps, strict=True))
-    inside = 0 <= start.hint <= start.hint + last < product(base.shape).hint
+    inside = 0 <= start.hint <= start.hint + last < size_product(base.shape).hint
     if not inside and all(n.hint for n in shape):
         raise low.unsupported("its window reaches outside of the tensor that the graph is given")
 
@@ -210,7 +210,7 @@ def _index_at_address(low: Lowering, base: Buffer, flat: Expr) -> tuple[Expr, ..
     for d in reversed(order):
         if base.shape[d] is not ONE and base.strides[d] is not expected:
             raise low.unsupported("as_strided of a tensor whose memory has gaps or overlaps")
-        expected = product((expected, base.shape[d]))
+        expected = size_product((expected, base.shape[d]))
     digits = unravel(flat, tuple(base.shape[d] for d in order))
     index: list[Expr] = [ZERO] * len(order)
     for d, digit in zip(order, digits, strict=True):

@@ -1,9 +1,9 @@
-"""The op table: what Litz does with each op of torch, in which dtypes.
+"""The op table: how Litz computes each op of torch, in which dtypes.
 
-In: `measured.json`, which `make test-ops` writes after it has run each op of torch's own op
-database in each dtype, compared it with eager, and noted what its kernels compute and what is left
-to ATen. Out: `load() -> OpTable`. Nothing here asks the compiler: tests hold the file against the
-rules of this version. Example: `python -m litz ops --op cumsum`.
+In: `measured.json`, which `make test-ops` writes. That runs each op of torch's own op database in
+each dtype, compares it with eager, and notes which ops become kernels and which stay with ATen.
+Out: `load() -> OpTable`. Nothing here asks the compiler: tests compare the file with the rules of
+this version. Example: `python -m litz ops --op cumsum`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16")
 INTEGERS = ("int64", "int32", "int16", "int8", "uint8")
 DTYPES = (*FLOATS, *INTEGERS, "bool")
 
-# What a row can say, and what it means.
+# The values of `how`, and their meanings.
 HOWS = {
     "generated": "kernels of ours, nothing else",
     "view": "no code at all: an index map over the operand, or a number",
@@ -35,23 +35,23 @@ HOWS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One way in which an op is computed, and the dtypes in which it is."""
+    """One way in which an op is computed, and the dtypes it is for."""
 
     op: str
     how: str
     dtypes: tuple[str, ...]
     made_of: tuple[str, ...] = ()  # the ATen ops that kernels compute
     left: tuple[str, ...] = ()  # the ATen ops that are called
-    promised: bool = False  # among the ops that Litz says it generates
+    promised: bool = False  # whether Litz promises to generate it
 
     @property
     def why(self) -> str:
-        """Why what is left to ATen is left to it."""
+        """Why the ops left to ATen are left to it."""
         return "; ".join(dict.fromkeys(reason(op) for op in self.left))
 
     @property
     def types(self) -> str:
-        """The dtypes, those that are often together by one name."""
+        """The dtypes, with one name for common groups."""
         rest = list(self.dtypes)
         shown = []
         for name, group in (("all", DTYPES), ("floats", FLOATS), ("integers", INTEGERS)):
@@ -66,13 +66,13 @@ class Row:
 
 @dataclass(frozen=True)
 class OpTable:
-    """The rows, and what the sweep that measured them counted."""
+    """The rows, and the counts of the sweep that measured them."""
 
     torch: str
     samples: int
     rows: tuple[Row, ...]
-    core: Mapping[str, str]  # a core ATen op: by a rule, decomposed, or ATen's
-    counts: Mapping[str, Mapping[str, int]]  # of cases: dtype, then what came of them
+    core: Mapping[str, str]  # for each core ATen op: by a rule, decomposed, or ATen's
+    counts: Mapping[str, Mapping[str, int]]  # numbers of cases, by dtype, then by outcome
     exceptions: Mapping[str, str]
 
     def how(self, op: str, dtype: str) -> str | None:
@@ -86,8 +86,8 @@ class OpTable:
         return ran, ran - short
 
     @property
-    def share(self) -> float:
-        """Which part of the promised ops is generated."""
+    def generated_ratio(self) -> float:
+        """The fraction of the promised ops that is generated."""
         ran, generated = self.promised
         return len(generated) / len(ran)
 

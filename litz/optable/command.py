@@ -40,5 +40,6 @@ def ops(
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     Console(width=width, highlight=False, markup=False).print(shown)
     ran, generated = table.promised
-    print(f"\n{len(generated)} of the {len(ran)} promised ops ({100 * table.share:.1f} %) are")
+    ratio = f"{100 * table.generated_ratio:.1f} %"
+    print(f"\n{len(generated)} of the {len(ran)} promised ops ({ratio}) are")
     print("generated in every dtype. docs/ops.md has the whole of it.")

@@ -32,7 +32,7 @@ def _counts(table: OpTable) -> list[str]:
         *lines,
         "",
         f"Of the {len(ran)} ops that Litz promises to generate, {len(generated)}"
-        f" ({100 * table.share:.1f} %) are, in every dtype. The others:"
+        f" ({100 * table.generated_ratio:.1f} %) are, in every dtype. The others:"
         f" {', '.join(f'`{op}`' for op in sorted(ran - generated)) or 'none'}.",
     ]
 

@@ -1,6 +1,6 @@
-"""Why an op stays with ATen.
+"""Reasons why ops stay with ATen.
 
-In: its name, `mm` or `aten.mm.default`. Out: a reason: by design, if a row of the table matches.
+In: a name, `mm` or `aten.mm.default`. Out: the reason; by design, if a row of the table matches.
 Example: `reason("sort.stable")` is "an order: sorting is ATen's".
 """
 
@@ -42,6 +42,6 @@ NO_RULE = "no rule yet"
 
 
 def reason(op: str) -> str:
-    """The first row that matches the name of the op, its overload aside."""
+    """The first row that matches the name of the op without its overload."""
     name = op.removeprefix("aten.").partition(".")[0]
     return next((why for pattern, why in BY_DESIGN if re.fullmatch(pattern, name)), NO_RULE)

@@ -2,9 +2,10 @@
 
 In: `Graph`, a functional ATen graph with fake values. Out: the same `Graph` with fewer and cheaper
 ops, the same outputs and the same sharing of memory between them. Example:
-`x.view(12).view(3, 4) * 1` becomes `x.view(3, 4)`. A pass is a function from a graph to its number
-of changes, in a file of its own name; `PASSES` is their order. `partition` comes before: it takes
-the joint graph of a training step, runs `JOINT_PASSES` and cuts it into forward and backward.
+`x.view(12).view(3, 4) * 1` becomes `x.view(3, 4)`. A pass is a function that changes a graph and
+returns its number of changes; its file has its name; `PASSES` is their order. `partition` runs
+earlier: on the joint graph of a training step it runs `JOINT_PASSES`, then cuts it into forward and
+backward.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from litz.passes.cast_tangents import cast_tangents
 from litz.passes.channels_last import channels_last
 from litz.passes.channels_last_training import channels_last_training
 from litz.passes.concat_linears import concat_linears
-from litz.passes.fold_channel_factors import fold_channel_factors
+from litz.passes.constrain_operand_strides import constrain_operand_strides
+from litz.passes.decompose_dropouts import decompose_dropouts
+from litz.passes.fold_affine_into_weights import fold_affine_into_weights
 from litz.passes.fold_constants import fold_constants
 from litz.passes.fold_frozen import fold_frozen
 from litz.passes.fold_uniform_tensors import fold_uniform_tensors
 from litz.passes.freeze_parameters import freeze_parameters
 from litz.passes.hooks import name_of_hook, run_hook
-from litz.passes.lay_out_operands import lay_out_operands
-from litz.passes.lift_convolutions import lift_convolutions
+from litz.passes.lift_conv1d_to_conv2d import lift_conv1d_to_conv2d
+from litz.passes.mark_half_roundings import mark_half_roundings
 from litz.passes.merge_common_subexpressions import merge_common_subexpressions
-from litz.passes.pack_convolutions import pack_convolutions
 from litz.passes.partition import cut_joint_graph
-from litz.passes.patches_as_products import patches_as_products
+from litz.passes.patch_conv_to_matmul import patch_conv_to_matmul
+from litz.passes.prepack_convolutions import prepack_convolutions
 from litz.passes.remove_dead_code import remove_dead_code
 from litz.passes.remove_identities import remove_identities
 from litz.passes.remove_noop_views import remove_noop_views
 from litz.passes.resolve_negation import resolve_negation
 from litz.passes.seed_random_ops import seed_random_ops
-from litz.passes.settle_halves import settle_halves
-from litz.passes.split_dropouts import split_dropouts
-from litz.passes.verify import Laws
+from litz.passes.verify import GraphInvariants
 from litz.target import Target
 from litz.trace import IR, Trace, stage
 
@@ -57,7 +58,7 @@ class Pass:
     run: Callable[..., int]  # takes the graph
     flag: str | None = None
     unless: str | None = None  # the flag that turns it off if it is set
-    informed: bool = False  # whether it takes the target and the config as well
+    takes_target: bool = False  # whether it takes the target and the config as well
 
     @property
     def name(self) -> str:
@@ -79,28 +80,28 @@ PASSES = [
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(remove_identities),
-    Pass(fold_channel_factors, "cpp.fold_channel_factors", informed=True),
-    Pass(lift_convolutions, "layout_optimization"),
-    Pass(patches_as_products, "layout_optimization"),
-    Pass(channels_last, "layout_optimization", informed=True),
-    Pass(pack_convolutions, "cpp.weight_prepack", informed=True),
+    Pass(fold_affine_into_weights, "cpp.fold_affine_into_weights", takes_target=True),
+    Pass(lift_conv1d_to_conv2d, "layout_optimization"),
+    Pass(patch_conv_to_matmul, "layout_optimization"),
+    Pass(channels_last, "layout_optimization", takes_target=True),
+    Pass(prepack_convolutions, "cpp.weight_prepack", takes_target=True),
     Pass(fold_frozen, "freezing"),
     Pass(merge_common_subexpressions),
     Pass(concat_linears, "cpp.enable_concat_linear"),
-    Pass(lay_out_operands),
+    Pass(constrain_operand_strides),
     Pass(remove_dead_code, "use_dce"),
 ]
-# Over forward and backward at once: what both compute becomes one value, to keep or to make twice.
+# Over forward and backward at once: a value that both compute is merged, then saved or recomputed.
 JOINT_PASSES = [
     Pass(cast_tangents),
     Pass(fold_uniform_tensors, "joint_graph_constant_folding"),
     Pass(fold_constants, "joint_graph_constant_folding"),
     Pass(seed_random_ops, unless="fallback_random"),
-    Pass(split_dropouts),
+    Pass(decompose_dropouts),
     Pass(merge_common_subexpressions),
     Pass(channels_last_training, "layout_optimization"),
     Pass(remove_dead_code, "use_dce"),
-    Pass(settle_halves),
+    Pass(mark_half_roundings),
 ]
 
 Modules = tuple[GraphModule, GraphModule]
@@ -112,16 +113,16 @@ def partition(
     num_fwd_outputs: int, static_lifetime_input_indices: Iterable[int] | None = None,
     passes: Sequence[Pass] | None = None,
 ) -> Modules:  # fmt: skip
-    """Run the passes over the joint graph, all unless some are given, then cut it: by the user's
-    function or by ours."""
+    """Run the joint passes (all, unless `passes` is given), then cut the graph with the user's
+    partitioner or ours."""
     named = [str(n.target) for n in joint.graph.nodes if n.op == "get_attr"]
     graph = Graph(joint, "joint", attributes={name: at_path(joint, name) for name in named})
     run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
-    laws = Laws(graph) if config.verify else None
-    with unset_fake_temporarily():  # torch traces with tensors that hold no data; passes compute
+    invariants = GraphInvariants(graph) if config.verify else None
+    with unset_fake_temporarily():  # torch traces with fake tensors; passes compute with real ones
         for each in JOINT_PASSES if passes is None else passes:
             if each.is_on(config):
-                _run(each, graph, trace, laws)
+                _run(each, graph, trace, invariants)
     run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     static = tuple(static_lifetime_input_indices or ())
     if config.custom_partitioner_fn is None:
@@ -141,12 +142,13 @@ def optimize(
     graph: Graph, target: Target, config: Config, trace: Trace | None = None,
     passes: Sequence[Pass] | None = None,
 ) -> Graph:  # fmt: skip
-    """Run the user's first pass, ours in order (all unless some are given), the user's last one.
+    """Run the user's first pass, our passes in order (all, unless `passes` is given), then the
+    user's last pass.
 
-    `graph.module.meta["passes"]` keeps how much each pass changed.
+    `graph.module.meta["passes"]` records the number of changes of each pass.
     """
     changes: dict[str, int] = {}
-    if not target.holds:
+    if not target.prepacks:
         graph.static = frozenset()
     if config.freezing_discard_parameters and not config.freezing:
         asked, reason = "freezing_discard_parameters", "only what is frozen is discarded: freezing"
@@ -155,26 +157,28 @@ def optimize(
         run_hook("joint_custom_pre_pass", config.joint_custom_pre_pass, graph)
         run_hook("joint_custom_post_pass", config.joint_custom_post_pass, graph)
     run_hook("post_grad_custom_pre_pass", config.post_grad_custom_pre_pass, graph)
-    laws = Laws(graph) if config.verify else None
+    invariants = GraphInvariants(graph) if config.verify else None
     for each in PASSES if passes is None else passes:
         if each.is_on(config):
-            given = (target, config) if each.informed else ()
-            changes[each.name] = _run(each, graph, trace, laws, *given)
+            given = (target, config) if each.takes_target else ()
+            changes[each.name] = _run(each, graph, trace, invariants, *given)
     run_hook("post_grad_custom_post_pass", config.post_grad_custom_post_pass, graph)
     graph.module.graph.lint()
     graph.module.meta["passes"] = changes
     return graph
 
 
-def _run(each: Pass, graph: Graph, trace: Trace | None, laws: Laws | None, *given: Any) -> int:
+def _run(
+    each: Pass, graph: Graph, trace: Trace | None, invariants: GraphInvariants | None, *given: Any
+) -> int:
     shown = trace is not None and trace.shows(IR)
     before = str(graph.module.graph) if shown else ""
     try:
         with trace.span(each.name) if trace else nullcontext():
             count = each.run(graph, *given)
-        if laws is not None:
+        if invariants is not None:
             with trace.span("verify") if trace else nullcontext():
-                laws.check(graph)
+                invariants.check(graph)
     except UnsupportedOp:
         raise
     except Exception as error:

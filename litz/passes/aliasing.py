@@ -1,8 +1,8 @@
-"""Which nodes share memory, which of them leave the graph, and which are written to.
+"""Aliasing: which nodes share memory, which of them leave the graph, and which are written to.
 
 In: an FX graph. Out: `Aliases`. A pass that replaces one tensor by an equal one asks here whether
-a caller could tell. Example: in `y = x.clone(); return y`, y may not become x: whoever writes into
-the result would then write into the input.
+a caller could notice. Example: in `y = x.clone(); return y`, y may not become x: a caller who
+writes into the result would then write into the input.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Graph, Node
 
-from litz.ir.calls import KNOWN
+from litz.ir.calls import KNOWN_NAMESPACES
 
 _UNANNOTATED_VIEWS = (torch.ops.aten._unsafe_view.default,)
 
 
 class Aliases:
-    """Memory relations of one graph, as they stood when this was made."""
+    """Memory relations of one graph at the time this object was made."""
 
     def __init__(self, graph: Graph, is_joint: bool = False) -> None:
         self._is_joint = is_joint
@@ -34,13 +34,13 @@ class Aliases:
         for node in nodes:
             self._roots[node] = self._roots[viewed[node]] if node in viewed else node
             self._mutated.update(self._roots[n] for n in written_operands(node))
-        self._leaving: set[Node] = self._outputs.union(*map(kept_operands, nodes))
+        self._leaving: set[Node] = self._outputs.union(*map(escaping_operands, nodes))
         for node in reversed(viewed):
             if node in self._leaving:
                 self._leaving.add(viewed[node])
 
-    def leaves(self, node: Node) -> bool:
-        """Whether the memory of a node is returned, as itself or through views, or given to an op
+    def escapes(self, node: Node) -> bool:
+        """Whether the memory of a node is returned, itself or through views, or passed to an op
         that may keep it."""
         return node in self._leaving
 
@@ -49,10 +49,10 @@ class Aliases:
         return self._roots.get(node, node) in self._mutated
 
     def may_merge(self, node: Node, other: Node) -> bool:
-        """Whether one of two equal tensors may stand for both: not if a caller gets both. In the
-        graph of a training step the other may be kept for the backward, beside a result that the
-        caller may write to."""
-        leaving = self.leaves(node) + self.leaves(other)
+        """Whether one of two equal tensors may replace both: not if a caller gets both. In a joint
+        graph not even if a caller gets one, since it may write to its result while the other is
+        saved for the backward."""
+        leaving = self.escapes(node) + self.escapes(other)
         is_shared = leaving > (0 if self._is_joint else 1)
         return not is_shared and not self.is_written(node) and not self.is_written(other)
 
@@ -64,31 +64,31 @@ class Aliases:
             self._outputs.add(node)
 
     def may_read_instead(self, copy: Node, source: Node) -> bool:
-        """Whether the source of a copy may be read in its place."""
-        return not (self.leaves(copy) or self.is_written(copy) or self.is_written(source))
+        """Whether readers of a copy may read its source instead."""
+        return not (self.escapes(copy) or self.is_written(copy) or self.is_written(source))
 
     def may_return_instead(self, view: Node, source: Node) -> bool:
-        """Whether a view that shows its whole source may go: never so that one object is two."""
+        """Whether a view of its whole source may go: not if one object would be returned twice."""
         if view not in self._outputs:
             return True
         return source.op == "call_function" and source not in self._outputs
 
 
-def kept_operands(node: Node) -> list[Node]:
-    """The operands that may be somewhere else when the op has returned."""
+def escaping_operands(node: Node) -> list[Node]:
+    """The operands that may still be referenced after the op has returned."""
     is_call = node.op == "call_function" and node.target is not operator.getitem
-    return node.all_input_nodes if is_call and is_foreign(node.target) else []
+    return node.all_input_nodes if is_call and is_opaque_op(node.target) else []
 
 
-def is_foreign(target: Any) -> bool:
-    """Whether an op is somebody's code, or runs some."""
+def is_opaque_op(target: Any) -> bool:
+    """Whether an op is a custom op, or runs a subgraph."""
     if isinstance(target, HigherOrderOperator):
         return True
-    return isinstance(target, OpOverload) and target.namespace not in KNOWN
+    return isinstance(target, OpOverload) and target.namespace not in KNOWN_NAMESPACES
 
 
 def viewed_operand(node: Node) -> Node | None:
-    """The operand whose memory a node shares, or None if it has memory of its own."""
+    """The operand whose memory a node shares, or None if it owns its memory."""
     if node.op != "call_function" or not node.args:
         return None
     if isinstance(node.target, OpOverload):
@@ -105,7 +105,7 @@ def written_operands(node: Node) -> list[Node]:
     return []
 
 
-Place = tuple[int, str]  # of an argument: its position and its name
+Place = tuple[int, str]  # the position and the name of an argument
 
 
 @cache

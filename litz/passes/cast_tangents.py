@@ -1,8 +1,8 @@
-"""Gradients that come in have the type of the result that they belong to.
+"""Incoming gradients get the dtype of the result that they belong to.
 
-In: `Graph`, joint. Out: the number of tangents changed. AOTAutograd takes the type of a result from
-torch's description of an op, and that of a few ops differs from what they give: the loss of float32
-numbers and a float64 target is float32, and described as float64.
+In: `Graph`, joint. Out: the number of tangents changed. AOTAutograd takes the dtype of a result
+from torch's meta function of the op, which for a few ops differs from the real dtype: the loss of
+float32 numbers and a float64 target is float32, but traced as float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CAST = torch.ops.prims.convert_element_type.default
 
 
 def cast_tangents(graph: Graph) -> int:
-    """Takes a gradient in the type of its result, and casts it to the one it was traced in.
+    """Takes a gradient in the dtype of its result, and casts it to the dtype it was traced in.
 
     t = placeholder: float64                       t = placeholder: float32
     g = aten.mul(t, x)                       ->    c = prims.convert_element_type(t, float64)
@@ -36,7 +36,7 @@ def cast_tangents(graph: Graph) -> int:
 
 
 def _result_of(tangent: Node) -> Any:
-    """How AOTAutograd describes the result that a tangent is the gradient of."""
+    """AOTAutograd's descriptor of the result that a tangent is the gradient of."""
     return getattr(tangent.meta.get("desc"), "output", None)
 
 

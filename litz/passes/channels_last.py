@@ -1,11 +1,11 @@
-"""Channels last inside: convolutions get the layout that they are fastest in.
+"""Channels last: convolutions at inference get the layout that they are fastest in.
 
-In: `Graph`. Out: the number of convolutions changed. A convolution of images in the usual order
-moves its operands to another one and its result back, at every call. Here the images are moved once
-at the front, the weights are (as anything made of parameters alone) kept, and what lies between
-convolutions follows: an elementwise op, a pool or a norm works in any order. Where an op looks at
-the order (a view) or the caller does, the value is moved back to where eager has it. A training
-step is laid out as a whole, before it is cut in two: `channels_last_training` does it with `Mover`.
+In: `Graph`. Out: the number of convolutions changed. A convolution of contiguous images reorders
+its operands and its result at every call. Here images are reordered once at the start of the
+graph, and weights once for all calls, as everything made of parameters alone. Ops between
+convolutions follow: elementwise ops, pools and norms work in any layout. Before an op that depends
+on the layout (a view), and before the caller, a value gets eager's strides again. A training step
+is laid out before it is cut in two: `channels_last_training` does that with `LayoutPropagator`.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from litz.config import Config
 from litz.ir.convolution import has_onednn, may_be_packed
 from litz.ir.graph import Graph
 from litz.passes.aliasing import Aliases, viewed_operand
-from litz.passes.fold_channel_factors import of_parameters
-from litz.passes.fold_strides import HALVES, fold_strides
+from litz.passes.fold_affine_into_weights import parameter_derived_nodes
+from litz.passes.space_to_depth import HALF_DTYPES, space_to_depth
 from litz.target import Target, eager_on
 
 aten = torch.ops.aten
 
-# Besides elementwise ops, what gives the same numbers in whatever order its operands lie.
-_FOLLOWS = frozenset(
+# Besides elementwise ops, ops that compute the same numbers in any layout of their operands.
+_LAYOUT_AGNOSTIC = frozenset(
     (
         *(aten.convolution, aten.cat, aten.mean, aten.sum, aten.var_mean, aten.var, aten.amax),
         *(aten.max_pool2d_with_indices, aten.avg_pool2d, aten._adaptive_avg_pool2d),
         *(aten.max_pool3d_with_indices, aten.avg_pool3d, aten._adaptive_avg_pool3d),
         *(aten.upsample_nearest2d, aten.upsample_bilinear2d, aten.upsample_bicubic2d),
         *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
-        *(aten.squeeze, aten.unsqueeze),  # of a signal that is an image of one line
+        *(aten.squeeze, aten.unsqueeze),  # of a signal lifted to an image of height one
         *(aten.constant_pad_nd, aten.native_batch_norm, aten.native_group_norm),
         *(aten._native_batch_norm_legit_no_training, aten.convolution_backward),
         *(aten.max_pool2d_with_indices_backward, aten.avg_pool2d_backward),
     )
 )
-# These, too, unless they are told to give another order: a cast is one of them.
-_KEEPING = (aten._to_copy.default, aten.clone.default)
-# A convolution over fewer channels than this (the first of a network) gains nothing by itself; of
-# volumes each does, which ATen convolves without oneDNN.
-FEWEST_CHANNELS = 8
-ORDERS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
+# Likewise, unless called with an explicit memory format: casts and clones.
+_LAYOUT_PRESERVING = (aten._to_copy.default, aten.clone.default)
+# A convolution of fewer channels (the first of a network) gains nothing alone. A convolution of
+# volumes always gains: ATen computes contiguous ones without oneDNN.
+MIN_CHANNELS = 8
+MEMORY_FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
 
 
 def channels_last(graph: Graph, target: Target, config: Config) -> int:
-    """Moves convolutions of images, and what lies between them, to the order they are fastest in.
+    """Moves convolutions, and the ops between them, to channels last.
 
     c = aten.convolution(x, w, ...)   ->   x' = clone(x, channels_last); w' likewise
     return aten.relu(c)                    c = aten.convolution(x', w', ...)
@@ -62,60 +62,60 @@ def channels_last(graph: Graph, target: Target, config: Config) -> int:
         return 0
     laid: set[Node] = set()
     if graph.static and config.cpp.weight_prepack and target.panels and has_onednn():
-        known = of_parameters(graph)
+        known = parameter_derived_nodes(graph)
         laid = {n for n in graph.nodes if has_parameters(n, known)}
     wanted = {n: (0, 1) for n in graph.nodes if _gains(n, laid)}
     if not has_channels(n.args[0] for n in wanted):
         return 0
-    mover = Mover(graph, laid)
+    mover = LayoutPropagator(graph, laid)
     for node in graph.nodes:
         if node in wanted:
-            fold_strides(graph.module.graph, node)
+            space_to_depth(graph.module.graph, node)
         mover.visit(node, wanted.get(node, ()))
     return len(wanted)
 
 
 def has_channels(images: Iterable[Any]) -> bool:
-    """Whether any image has enough of them."""
+    """Whether any image has enough channels."""
     values = [image.meta["val"] for image in images]
-    return any(v.shape[1] >= FEWEST_CHANNELS or v.dim() == 5 for v in values)
+    return any(v.shape[1] >= MIN_CHANNELS or v.dim() == 5 for v in values)
 
 
 def _gains(node: Node, laid: set[Node]) -> bool:
     if node.target is not aten.convolution.default:
         return False
     image, weight = (node.args[k].meta["val"] for k in (0, 1))  # type: ignore[union-attr]
-    halves = image.dtype in HALVES and eager_on(image.device).convolves_halves
+    halves = image.dtype in HALF_DTYPES and eager_on(image.device).channels_last_half_conv
     halves = halves and image.dim() == 4 and not node.args[6]
-    is_plain = image.dim() in ORDERS and (image.dtype is torch.float32 or halves)
-    if image.dim() == 5:  # ATen gives volumes in the usual order, oneDNN and Litz as they come
+    is_plain = image.dim() in MEMORY_FORMATS and (image.dtype is torch.float32 or halves)
+    if image.dim() == 5:  # ATen returns contiguous volumes; oneDNN and Litz keep the image's layout
         is_plain = is_plain and node in laid
     return bool(is_plain and all(isinstance(s, int) for s in (*image.shape, *weight.shape)))
 
 
 def has_parameters(node: Node, known: dict[Node, None]) -> bool:
-    """Whether a node convolves with parameters, in float32: its weights can be packed once."""
+    """Whether a node convolves float32 with parameters: its weights can be prepacked."""
     if node.target is not aten.convolution.default:
         return False
     image, weight, bias, *where = node.args
-    plain = node.meta["val"].dim() in ORDERS and node.meta["val"].dtype is torch.float32
+    plain = node.meta["val"].dim() in MEMORY_FORMATS and node.meta["val"].dtype is torch.float32
     plain = plain and may_be_packed(*where)
     return plain and weight in known and (bias is None or bias in known) and image not in known
 
 
-class Mover:
-    """Walks the graph in order. `first` is the layout that eager gives each value, by node; what
-    is `laid` will be convolved by who keeps the order of the image."""
+class LayoutPropagator:
+    """Walks the graph in order. `first` is the value that eager gives a node whose layout changed.
+    `laid` are the convolutions whose kernel keeps the layout of the image."""
 
     def __init__(self, graph: Graph, laid: set[Node]) -> None:
         self.graph, self.nodes, self.laid = graph, graph.module.graph, laid
         self.aliases = Aliases(self.nodes)
         self.first: dict[Node, Any] = {}
-        self.moved: dict[Node, Node] = {}  # a node -> the same in channels last
-        self.back: dict[Node, Node] = {}  # a node -> the same where eager has it
+        self.moved: dict[Node, Node] = {}  # a node -> its copy in channels last
+        self.back: dict[Node, Node] = {}  # a node -> its copy with eager's strides
 
     def visit(self, node: Node, wanted: Sequence[int]) -> None:
-        """Renew a node; of one that gains, the operands at these positions are moved."""
+        """Update a node; its operands at the positions `wanted` become channels last."""
         if node.op == "output":
             for operand in node.all_input_nodes:
                 node.replace_input_with(operand, self._as_eager(operand, node))
@@ -128,31 +128,31 @@ class Mover:
                 node.replace_input_with(operand, self._as_eager(operand, node))
             return
         if changed and _is_elementwise(node):
-            wanted = self._beside(node)
+            wanted = self._match_layouts(node)
         for k in wanted:
             operand = node.args[k]
             assert isinstance(operand, Node)
             node.update_arg(k, self._channels_last(operand, node))
-        if (wanted or changed) and "val" in node.meta:  # a gradient that nobody wants has none
+        if (wanted or changed) and "val" in node.meta:  # a gradient nobody asked for has no value
             self._propagate(node)
 
-    def _beside(self, node: Node) -> Sequence[int]:
-        """Of images that meet, some in channels last, the others: moved as late as here."""
+    def _match_layouts(self, node: Node) -> Sequence[int]:
+        """Where images meet and some are channels last, the positions of all of them."""
         shape = _shape(node)
         nodes = {k: n for k, n in enumerate(node.args) if isinstance(n, Node)}
         images = {k: n for k, n in nodes.items() if _shape(n) == shape}
-        order = ORDERS.get(len(shape or ()))
+        order = MEMORY_FORMATS.get(len(shape or ()))
         moved = [n for n in images.values() if n in self.first]
         if not any(order and n.meta["val"].is_contiguous(memory_format=order) for n in moved):
             return ()
         return tuple(images)
 
     def _propagate(self, node: Node) -> None:
-        """The value again, from operands where they now lie."""
+        """Recompute the fake value from the operands' new layouts."""
         before = node.meta["val"]
         node.meta["val"] = _value(node)
         if node in self.laid:
-            order = ORDERS[before.dim()]
+            order = MEMORY_FORMATS[before.dim()]
             node.meta["val"] = node.meta["val"].contiguous(memory_format=order)
         pairs = zip(pytree.tree_leaves(before), pytree.tree_leaves(node.meta["val"]), strict=True)
         differs = any(a is not None and a.stride() != b.stride() for a, b in pairs)
@@ -160,16 +160,16 @@ class Mover:
             self.first[node] = before
 
     def _moved_base(self, node: Node) -> Node | None:
-        """What was moved and a view shows that leaves the graph. The caller may get both, or two
-        views of it: then they still share memory, so it is moved back once, for all."""
-        if node.target is operator.getitem or not self.aliases.leaves(node):
+        """The moved tensor behind a view that leaves the graph. The caller may get both, or two
+        views of it, and they must still share memory: it is moved back once, for all."""
+        if node.target is operator.getitem or not self.aliases.escapes(node):
             return None
         base = viewed_operand(node)
         return base if base in self.first else None
 
     def _channels_last(self, operand: Node, user: Node) -> Node:
         value = operand.meta["val"]
-        order = ORDERS[value.dim()]
+        order = MEMORY_FORMATS[value.dim()]
         if value.is_contiguous(memory_format=order):
             return operand
         if operand not in self.moved:
@@ -188,11 +188,11 @@ class Mover:
             elif isinstance(expected, torch.Tensor):
                 self.back[operand] = self._restrided(operand, user, expected)
             else:
-                return operand  # a tuple: its items are moved, each for itself
+                return operand  # a tuple: its items are moved one by one
         return self._exactly(self.back[operand], user, self.first[operand])
 
     def _viewed_again(self, view: Node, base: Node, user: Node) -> Node:
-        """A view, of its base where eager has that."""
+        """The same view of the base with eager's strides."""
         source = self._as_eager(base, user)
         with self.nodes.inserting_before(user):
             made = self.nodes.call_function(view.target, view.args, view.kwargs)  # type: ignore
@@ -200,7 +200,7 @@ class Mover:
         return self._filled(made, view)
 
     def _exactly(self, moved: Node, user: Node, expected: torch.Tensor) -> Node:
-        """With eager's strides along dimensions of one as well, if the caller gets it."""
+        """For the caller, eager's strides even along dimensions of size one."""
         if user.op != "output" or moved.meta["val"].stride() == expected.stride():
             return moved
         layout = (list(expected.shape), list(expected.stride()))
@@ -216,7 +216,7 @@ class Mover:
         return self._filled(made, operand)
 
     def _restrided(self, operand: Node, user: Node, expected: torch.Tensor) -> Node:
-        """Dimensions in the order of eager's strides are contiguous; a permutation shows them."""
+        """A contiguous copy in the order of eager's strides, permuted back."""
         order = sorted(range(expected.dim()), key=lambda d: -expected.stride(d))
         with self.nodes.inserting_before(user):
             turned = self.nodes.call_function(aten.permute.default, (operand, order))
@@ -235,7 +235,7 @@ class Mover:
 
 
 def _shape(node: Node) -> torch.Size | None:
-    """Of a tensor; numbers have none."""
+    """The shape of a tensor; None for a number."""
     value = node.meta.get("val")
     return value.shape if isinstance(value, torch.Tensor) else None
 
@@ -243,10 +243,10 @@ def _shape(node: Node) -> torch.Size | None:
 def _follows(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
-        return target is operator.getitem  # an item; an op of higher order looks at the order
-    if target in _KEEPING:
+        return target is operator.getitem  # a higher-order op depends on the layout
+    if target in _LAYOUT_PRESERVING:
         return node.kwargs.get("memory_format") in (None, torch.preserve_format)
-    return _is_elementwise(node) or target.overloadpacket in _FOLLOWS
+    return _is_elementwise(node) or target.overloadpacket in _LAYOUT_AGNOSTIC
 
 
 def _is_elementwise(node: Node) -> bool:

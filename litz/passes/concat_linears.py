@@ -1,8 +1,8 @@
-"""Linears of one input: their weights lie side by side, and one product computes all of them.
+"""Linears with the same input become one GEMM over their concatenated weights.
 
 In: `Graph`. Out: the number of linears that became part of another. The weights are parameters, so
-that the joint weight is made once and kept, as packed weights are. Each result is a window on the
-columns of the product; its readers read it where it lies.
+the concatenated weight is made once and kept, as prepacked weights are. Each result is a slice of
+the GEMM's columns; its readers fuse with the copy and read it in place.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch.fx
 from torch.fx import Node
 
 from litz.ir.graph import Graph
-from litz.passes.fold_channel_factors import move_up, of_parameters
+from litz.passes.fold_affine_into_weights import move_up, parameter_derived_nodes
 
 aten = torch.ops.aten
 
 
 def concat_linears(graph: Graph) -> int:
-    """Makes one product of the linears that read one input.
+    """Makes one GEMM of the linears that read the same input.
 
     q = aten.mm(x, v)                     w = aten.cat([v, u], 1);  y = aten.mm(x, w)
     k = aten.mm(x, u)               ->    q = clone(y[:, :768])
@@ -28,7 +28,7 @@ def concat_linears(graph: Graph) -> int:
     """
     if graph.kind != "inference" or not graph.static:
         return 0
-    known = of_parameters(graph)
+    known = parameter_derived_nodes(graph)
     together: dict[Any, list[Node]] = {}
     for node in graph.nodes:
         if _is_linear(node, known):
@@ -44,8 +44,8 @@ def _input(node: Node) -> Any:
 
 
 def _is_linear(node: Node, known: dict[Node, None]) -> bool:
-    """A product with a matrix of parameters whose result only ops of ours need: what is returned or
-    handed on has to lie by itself, and would be copied."""
+    """A matmul with a parameter matrix whose result only generated loops read: a result that is
+    returned or passed on must be contiguous, and would be copied."""
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
         return False
     *bias, left, right = node.args
@@ -53,12 +53,12 @@ def _is_linear(node: Node, known: dict[Node, None]) -> bool:
     rows, columns = node.meta["val"].shape
     plain = all(b in known and b.meta["val"].shape == (columns,) for b in bias)  # type: ignore
     sized = all(isinstance(n, int) for n in (rows, columns, left.meta["val"].shape[1]))
-    return right in known and left not in known and plain and sized and not _is_shown(node)
+    return right in known and left not in known and plain and sized and not _is_output_alias(node)
 
 
-def _is_shown(node: Node) -> bool:
-    """Whether the caller gets it, or a view of it."""
-    return any(u.op == "output" or (_is_view(u) and _is_shown(u)) for u in node.users)
+def _is_output_alias(node: Node) -> bool:
+    """Whether the caller gets this tensor or a view of it."""
+    return any(u.op == "output" or (_is_view(u) and _is_output_alias(u)) for u in node.users)
 
 
 def _is_view(node: Node) -> bool:
@@ -67,7 +67,7 @@ def _is_view(node: Node) -> bool:
 
 
 def _joined(graph: Graph, nodes: list[Node], known: dict[Node, None]) -> None:
-    """One node for all, and a copy of its columns for each: readers read through the copy."""
+    """One node for all, and for each a copy of its columns, which fuses with its readers."""
     first, made = nodes[0], graph.module.graph
     move_up(known, first)
     rows = [list(n.args) for n in nodes]

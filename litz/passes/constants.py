@@ -1,4 +1,4 @@
-"""Constants in a graph: calls that can be made now, and nodes that hold their results.
+"""Constants in a graph: calls evaluated at compile time, and the nodes that replace them.
 
 In: a node that depends on constants alone. Out: its value, or the node that replaces it.
 """
@@ -21,7 +21,7 @@ LITERALS = (aten.full.default, aten.scalar_tensor.default)
 
 
 def attribute(graph: Graph, node: Node) -> torch.Tensor | None:
-    """The tensor that a `get_attr` node reads, if it is one with data."""
+    """The tensor that a `get_attr` node reads, if it has data."""
     found = graph.attributes.get(str(node.target)) if node.op == "get_attr" else None
     if not isinstance(found, torch.Tensor) or isinstance(found, FakeTensor):
         return None
@@ -29,7 +29,7 @@ def attribute(graph: Graph, node: Node) -> torch.Tensor | None:
 
 
 def literal(value: Any) -> bool | int | float | None:
-    """The number that an operand is: written as such, or as a tensor filled with it."""
+    """The number that an operand stands for: a Python number, or a tensor filled with one."""
     if isinstance(value, Node) and value.target in LITERALS:
         position = 0 if value.target is aten.scalar_tensor.default else 1
         value = value.args[position] if position < len(value.args) else None
@@ -37,7 +37,7 @@ def literal(value: Any) -> bool | int | float | None:
 
 
 def filled(shape: list[int], number: float, like: torch.Tensor) -> torch.Tensor | None:
-    """A tensor of one number; None if its type cannot hold that."""
+    """A tensor filled with one number; None if its dtype cannot represent it."""
     try:
         return torch.full(shape, number, dtype=like.dtype, device=like.device)
     except RuntimeError:
@@ -45,7 +45,7 @@ def filled(shape: list[int], number: float, like: torch.Tensor) -> torch.Tensor 
 
 
 def call(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
-    """The result of a node over known operands; None if the call fails, as it then will again."""
+    """The result of a node over known operands; None if the call fails, as it will at run time."""
     args, kwargs = map_arg((node.args, dict(node.kwargs)), known.__getitem__)
     try:
         with torch.no_grad():
@@ -59,8 +59,8 @@ def call(node: Node, known: Mapping[Node, torch.Tensor]) -> torch.Tensor | None:
 def evaluated(
     graph: Graph, root: Node, values: dict[Node, torch.Tensor | None]
 ) -> torch.Tensor | None:
-    """The value of a node, from those of its operands; None if one of them has none. `values` keeps
-    what was computed on the way."""
+    """The value of a node, from the values of its operands; None if one of them has none. `values`
+    keeps intermediate results."""
     stack = [root]
     while stack:
         node = stack[-1]
@@ -81,7 +81,7 @@ def evaluated(
 
 
 def replace_by_full(graph: Graph, node: Node, element: torch.Tensor) -> None:
-    """Put `aten.full` with the value of a one-element tensor in the place of a node."""
+    """Replace a node by `aten.full` with the value of a one-element tensor."""
     value = node.meta["val"]
     kwargs = {"dtype": value.dtype, "device": value.device, "pin_memory": False}
     with graph.module.graph.inserting_before(node):
@@ -89,18 +89,18 @@ def replace_by_full(graph: Graph, node: Node, element: torch.Tensor) -> None:
             aten.full.default, (list(value.shape), element.item()), kwargs
         )
     _replace(graph, node, full)
-    full.meta["val"] = value.new_empty(value.shape)  # row-major, where a view began elsewhere
+    full.meta["val"] = value.new_empty(value.shape)  # row-major with offset 0; a view had another
 
 
 def replace_by_attribute(graph: Graph, node: Node, tensor: torch.Tensor) -> None:
-    """Keep a tensor in the module, under a name of its own, in the place of a node."""
+    """Replace a node by a tensor that the module holds under a new name."""
     number = len(graph.attributes)
     while hasattr(graph.module, f"_folded{number}"):
         number += 1
     name = f"_folded{number}"
     if (
         tensor._is_zerotensor()
-    ):  # of forward derivatives: no kernel could read it, nor torch copy it
+    ):  # a zero tensor of forward-mode AD: no kernel can read it, and torch cannot copy it
         tensor = tensor.clone()
     graph.module.register_buffer(name, tensor)
     graph.attributes[name] = tensor
@@ -110,11 +110,11 @@ def replace_by_attribute(graph: Graph, node: Node, tensor: torch.Tensor) -> None
 
 
 def _replace(graph: Graph, node: Node, new: Node) -> None:
-    new.meta = dict(node.meta)  # the value is the same, and so is the line that asked for it
+    new.meta = dict(node.meta)  # the same value from the same source line
     node.replace_all_uses_with(new)
     graph.module.graph.erase_node(node)
 
 
 def is_zero(number: bool | int | float, negative: bool) -> bool:
-    """Whether a number is 0.0 or, if `negative`, -0.0; integers have but one zero."""
+    """Whether a number is 0.0 or, if `negative`, -0.0; integers have only one zero."""
     return number == 0 and (math.copysign(1, number) < 0) == negative

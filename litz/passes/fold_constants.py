@@ -1,4 +1,4 @@
-"""Computation at compile time of what depends on constants alone.
+"""Constant folding: small tensors that depend on constants alone are computed at compile time.
 
 In: `Graph`. Out: the number of tensors computed. They become attributes of the module.
 """
@@ -22,8 +22,8 @@ aten = torch.ops.aten
 # floats fit beside other data into the second-level cache of a core.
 LARGEST = 1 << 16
 
-# Numbers of an index and arithmetic on them are made in registers faster than they are read, and
-# the index algebra can reason about them: what takes these ops alone is left to the loops.
+# Index ranges and arithmetic on them are cheaper to compute in registers than to load, and the
+# index algebra can reason about them. A constant made of these ops alone stays in the loops.
 _CHEAP = frozenset(
     (
         *(aten.full, aten.scalar_tensor, aten.arange, torch.ops.prims.iota),
@@ -37,13 +37,13 @@ _CHEAP = frozenset(
 
 
 def fold_constants(graph: Graph) -> int:
-    """Computes, once, small tensors that depend on constants and take more than cheap arithmetic.
+    """Computes once small constant tensors that take more than cheap arithmetic.
 
         a = aten.arange(4)
         b = aten.cos(a)              ->       b = self._folded0
         return aten.mul(x, b)                 return aten.mul(x, b)
 
-    A constant that the caller gets is computed anew in every call: a caller may write into it.
+    A constant that the caller gets is computed in every call, since the caller may write into it.
     """
     aliases = Aliases(graph.module.graph)
     constants = _constants(graph, aliases)
@@ -60,7 +60,7 @@ def fold_constants(graph: Graph) -> int:
 
 
 def _constants(graph: Graph, aliases: Aliases) -> dict[Node, bool]:
-    """Small nodes that depend on constants alone, with whether they are worth memory."""
+    """Small nodes that depend on constants alone -> whether they are worth storing."""
     found: dict[Node, bool] = {}
     in_memory: set[Node] = set()  # attributes and views of them
     for node in graph.nodes:
@@ -89,7 +89,7 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _wanted(graph: Graph, constants: dict[Node, bool], aliases: Aliases) -> set[Node]:
-    """Costly constants that something else reads, directly or through a view."""
+    """Costly constants that a non-constant node reads, directly or through a view."""
     read: set[Node] = set()
     for node in reversed(graph.nodes):
         if node in constants and any(
@@ -100,14 +100,14 @@ def _wanted(graph: Graph, constants: dict[Node, bool], aliases: Aliases) -> set[
     return {
         node
         for node in read
-        if constants[node] and viewed_operand(node) is None and not aliases.leaves(node)
+        if constants[node] and viewed_operand(node) is None and not aliases.escapes(node)
     }
 
 
 def _evaluated(
     graph: Graph, constants: dict[Node, bool], wanted: set[Node]
 ) -> dict[Node, torch.Tensor]:
-    """The values of the wanted nodes and of all that they depend on."""
+    """The values of the wanted nodes and of everything they depend on."""
     needed = set(wanted)
     for node in reversed(graph.nodes):
         if node in needed:
@@ -122,7 +122,7 @@ def _evaluated(
 
 
 def has_expected_layout(node: Node, value: torch.Tensor | None) -> bool:
-    """Whether a value lies in memory as the graph says of its node."""
+    """Whether a value has the shape, strides and device that the graph expects of its node."""
     expected = node.meta["val"]
     return (
         value is not None

@@ -1,8 +1,8 @@
-"""Computation at compile time of what depends on frozen parameters alone.
+"""Values that depend on frozen parameters alone are computed at compile time.
 
-In: `Graph`, behind the passes that rewrite what is done to parameters. Out: the number of tensors
-computed. They are constants from then on; parameters that nothing else reads are let go. Packing
-weights is up to kernels (`runtime/held.py`), and is not done here.
+In: `Graph`, after the passes that rewrite computations on parameters. Out: the number of tensors
+computed. They become constants; parameters that nothing else reads are released. Kernels pack
+weights themselves (`runtime/prepacked.py`), not this pass.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from torch.fx import Node
 from litz.ir.graph import Graph
 from litz.passes.aliasing import Aliases, viewed_operand
 from litz.passes.constants import evaluated, replace_by_attribute
-from litz.passes.fold_channel_factors import of_parameters
+from litz.passes.fold_affine_into_weights import parameter_derived_nodes
 from litz.passes.fold_constants import has_expected_layout
 
-_FOLDED = ("aten", "prims")  # what other libraries make may be no plain tensor
+_FOLDED = ("aten", "prims")  # a custom op's result may be no plain tensor
 
 
 def fold_frozen(graph: Graph) -> int:
-    """Computes what is made of frozen parameters, once.
+    """Computes once the values that are made of frozen parameters.
 
     s = aten.mul(self._frozen_g, self._frozen_i)        y = aten.mul(x, self._folded0)
     y = aten.mul(x, s)                            ->
     """
     if not graph.frozen:
         return 0
-    known = of_parameters(graph)
+    known = parameter_derived_nodes(graph)
     aliases = Aliases(graph.module.graph)
     wanted = [n for n in known if _is_wanted(n, known, aliases)]
     values: dict[Node, torch.Tensor | None] = {}
@@ -50,15 +50,15 @@ def fold_frozen(graph: Graph) -> int:
 
 
 def _is_wanted(node: Node, known: dict[Node, None], aliases: Aliases) -> bool:
-    """A plain tensor in memory of its own, which something at each call reads, and nobody gets."""
+    """A plain tensor that owns its memory, is read at each call, and is not returned."""
     computed = isinstance(node.target, OpOverload) and node.target.namespace in _FOLDED
     if not computed or viewed_operand(node) is not None or not node.all_input_nodes:
         return False
-    return not aliases.leaves(node) and any(_is_read(user, known) for user in node.users)
+    return not aliases.escapes(node) and any(_is_read(user, known) for user in node.users)
 
 
 def _is_read(user: Node, known: dict[Node, None]) -> bool:
-    """By something that is not folded itself; through views, too."""
+    """Whether a user that is not folded itself reads it, directly or through views."""
     if user not in known:
         return True
     computed = isinstance(user.target, OpOverload) and user.target.namespace in _FOLDED

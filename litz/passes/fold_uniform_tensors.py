@@ -13,7 +13,7 @@ from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from litz.ir.calls import BY_OFFSET
+from litz.ir.calls import STORAGE_OFFSET_ARG
 from litz.ir.graph import Graph
 from litz.passes.aliasing import Aliases, viewed_operand
 from litz.passes.constants import LITERALS, attribute, call, filled, literal, replace_by_full
@@ -21,7 +21,7 @@ from litz.passes.layout import is_row_major, is_static
 from litz.passes.purity import is_repeatable
 
 aten = torch.ops.aten
-# Elementwise, though torch does not tag them so.
+# Elementwise, though torch does not tag them as pointwise.
 _COPIES = (
     aten._to_copy.default,
     aten.lift_fresh_copy.default,
@@ -30,18 +30,18 @@ _COPIES = (
 
 
 def fold_uniform_tensors(graph: Graph) -> int:
-    """Writes a tensor whose elements are all equal as the number that they are.
+    """Replaces a tensor whose elements are all equal by `aten.full`.
 
         a = aten.full([512, 512], 2)
         b = aten.mul(a, 3)           ->       b = aten.full([512, 512], 6)
         return aten.add(x, b)                 return aten.add(x, b)
 
-    One element is computed, by the op itself. A full tensor is row-major and has memory of its own,
-    so what has other strides stays as it is, and so does a view that the caller gets, or that other
-    views stay of: these begin where the memory that they show does.
+    The op itself computes one element. A full tensor is row-major and owns its memory, so a tensor
+    with other strides stays as it is. So does a view that the caller gets, or that has views which
+    stay: their offsets count from the viewed memory.
     """
     aliases = Aliases(graph.module.graph)
-    # By node: one element, with as many dimensions as the tensor, since promotion counts them.
+    # Node -> one element, with the tensor's number of dimensions, since promotion depends on it.
     known: dict[Node, torch.Tensor] = {}
     with unset_fake_temporarily():
         for node in graph.nodes:
@@ -49,7 +49,7 @@ def fold_uniform_tensors(graph: Graph) -> int:
             if element is not None:
                 known[node] = element
     foldable: dict[Node, None] = {}
-    for node in reversed(known):  # its views come first
+    for node in reversed(known):  # views before their base
         if node.target not in LITERALS and _may_be_full(node, aliases, foldable):
             foldable[node] = None
     for node in reversed(foldable):
@@ -58,11 +58,11 @@ def fold_uniform_tensors(graph: Graph) -> int:
 
 
 def _element(graph: Graph, node: Node, known: dict[Node, torch.Tensor]) -> torch.Tensor | None:
-    """The value that every element of a node has; None if it is not known to be one."""
+    """The value of every element of a node; None if it is not known to be uniform."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not is_repeatable(node):
         return None
-    if value.device.type == "meta":  # a tensor without elements that could be known
+    if value.device.type == "meta":  # meta tensors have no elements
         return None
     if node.op == "get_attr":
         tensor = attribute(graph, node)
@@ -79,7 +79,7 @@ def _element(graph: Graph, node: Node, known: dict[Node, torch.Tensor]) -> torch
 
 
 def _means_the_same(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Whether an element of a view is the element that it shows."""
+    """Whether an element of a view has the same value as the element it aliases."""
     bits = before.is_neg() == after.is_neg() and before.is_conj() == after.is_conj()
     return bits and before.dtype is after.dtype
 
@@ -94,12 +94,12 @@ def _may_be_full(node: Node, aliases: Aliases, folded: Container[Node]) -> bool:
     value = node.meta["val"]
     if value.dtype.is_complex or not is_static(value) or not is_row_major(value):
         return False
-    # Whoever gets it also sees the stride of a dimension of one.
-    if aliases.leaves(node) and value.stride() != make_contiguous_strides_for(value.shape):
+    # The caller also sees the stride of a dimension of size one.
+    if aliases.escapes(node) and value.stride() != make_contiguous_strides_for(value.shape):
         return False
     if node.op == "call_function" and viewed_operand(node) is None:
         return True  # it has memory of its own
-    if any(str(user.target) in BY_OFFSET for user in node.users):
-        return False  # a window may reach beyond what a view shows
+    if any(str(user.target) in STORAGE_OFFSET_ARG for user in node.users):
+        return False  # as_strided may reach beyond the view
     views = (user for user in node.users if viewed_operand(user) is node)
-    return not aliases.leaves(node) and all(user in folded for user in views)
+    return not aliases.escapes(node) and all(user in folded for user in views)

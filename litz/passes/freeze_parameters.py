@@ -1,9 +1,9 @@
-"""Parameters become constants: a frozen graph computes with what they were when it was compiled.
+"""Freezing: parameters become constants with the values they had at compile time.
 
 In: `Graph` with the values of its parameters. Out: the number of parameters frozen. The graph still
-takes them, so that its caller need not know; `runtime/frozen.py` sees to it that they are what they
-were, and copies what is left of them in the end. What is made of them alone is computed by
-`fold_frozen`, behind all passes that rewrite it.
+takes them as inputs, so its callers do not change. `runtime/frozen.py` checks that they have not
+changed, and copies those that are still needed at the end. `fold_frozen` computes values made of
+them alone, after all passes that rewrite those.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from litz.passes.aliasing import Aliases, viewed_operand
 
 
 def freeze_parameters(graph: Graph) -> int:
-    """Reads the parameters of a graph without gradients from the graph itself.
+    """Reads parameters of an inference graph from attributes of the graph.
 
     w = placeholder                          w = placeholder
     y = aten.mul(x, w)             ->        f = self._frozen_w
@@ -39,21 +39,21 @@ def freeze_parameters(graph: Graph) -> int:
         with nodes.inserting_before(first):
             read = nodes.get_attr(name)
         read.meta = dict(place.meta)
-        # A parameter that is returned, as it is or through a view, is returned itself.
+        # A parameter that the caller gets, directly or through a view, is returned itself.
         for user in list(place.users):
-            if user.op != "output" and not _shows(user, place, aliases):
+            if user.op != "output" and not _is_output_alias(user, place, aliases):
                 user.replace_input_with(place, read)
         graph.frozen[place.name] = graph.values[place.name]
     return len(graph.frozen)
 
 
-def _shows(user: Node, place: Node, aliases: Aliases) -> bool:
-    """Whether the caller gets a parameter through a node."""
-    return viewed_operand(user) is place and aliases.leaves(user)
+def _is_output_alias(user: Node, place: Node, aliases: Aliases) -> bool:
+    """Whether a node is a view through which the caller gets a parameter."""
+    return viewed_operand(user) is place and aliases.escapes(user)
 
 
 def _counted(graph: Graph) -> list[str]:
-    """The parameters whose changes torch counts, so that a call can see them."""
+    """The parameters whose version torch counts, so that a call can detect changes."""
     rest = [name for name, (_, tensor) in graph.values.items() if tensor.is_inference()]
     if rest:
         labels = ", ".join(graph.values[name][0] for name in rest)

@@ -1,7 +1,7 @@
-"""Graph passes of the user's own.
+"""Hooks: graph passes that the user supplies.
 
 In: a function that takes the FX graph and changes it in place. Out: the graph, checked, with fake
-values for the nodes that the function made or changed, and for what follows from them.
+values for the nodes that the function made or changed, and for their users.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ Calls = dict[Node, tuple[Any, ...]]
 
 
 def run_hook(flag: str, hook: Callable[[torch.fx.Graph], None] | None, graph: Graph) -> None:
-    """Call the function that a flag holds; whatever it raises is the user's to mend."""
+    """Call the function that a flag holds; an error it raises is reported as the user's."""
     if hook is None:
         return
-    before = noted(graph)
+    before = snapshot_calls(graph)
     try:
         hook(graph.module.graph)
         graph.module.graph.lint()
-        complete(graph)
-        renew(graph, before)
+        fill_meta(graph)
+        refresh_meta(graph, before)
     except Exception as error:
         raise CustomPassFailed(name_of_hook(flag, hook), error) from error
 
 
 def name_of_hook(flag: str, hook: object) -> str:
-    """How errors call a function of the user's: by its flag and its own name."""
+    """The name of a user's function in errors: its flag and its own name."""
     return f"{flag}: {getattr(hook, '__qualname__', type(hook).__name__)}"
 
 
-def complete(graph: Graph) -> None:
+def fill_meta(graph: Graph) -> None:
     """Fake values for new nodes, and the tensors that new `get_attr` nodes read."""
     mode = _mode(graph)
     for node in graph.nodes:
@@ -51,13 +51,13 @@ def complete(graph: Graph) -> None:
             node.meta["val"] = _value(node, mode)
 
 
-def noted(graph: Graph) -> Calls:
-    """The calls as they are, to be held against later."""
+def snapshot_calls(graph: Graph) -> Calls:
+    """The calls of a graph now, for a later comparison."""
     return {n: (n.target, n.args, n.kwargs) for n in graph.nodes}
 
 
-def renew(graph: Graph, before: Calls) -> None:
-    """Other fake values for calls that have changed, and for what reads one that differs."""
+def refresh_meta(graph: Graph, before: Calls) -> None:
+    """Recompute fake values of changed calls, and of readers of a value that differs."""
     mode = _mode(graph)
     differs: set[Node] = set()
     for node in graph.nodes:
@@ -66,7 +66,7 @@ def renew(graph: Graph, before: Calls) -> None:
         if node.op != "call_function" or (same and differs.isdisjoint(node.all_input_nodes)):
             continue
         if any("val" not in each.meta for each in node.all_input_nodes):
-            continue  # a part of the program, of `torch.cond`, which says what it gives
+            continue  # it calls a subgraph (`torch.cond`), which has no fake value
         known, node.meta["val"] = node.meta["val"], _value(node, mode)
         if not is_same_tensor_layout(known, node.meta["val"]):
             differs.add(node)

@@ -1,4 +1,4 @@
-"""Comparison of fake tensors without asking the shape environment anything.
+"""Comparisons of fake tensors that ask the shape environment nothing.
 
 In: fake tensors with integer or symbolic sizes. Out: answers that add no guard: two symbolic sizes
 are equal if they are the same expression, and unknown counts as different.
@@ -28,7 +28,7 @@ def _are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 def is_same_tensor_layout(a: Any, b: Any) -> bool:
     """Whether two tensors have the same type, device, shape, strides and offset.
 
-    With another offset, what the graph says of views of the one would be false of the other.
+    With another offset, the graph's metadata of one tensor's views would be wrong for the other.
     """
     return (
         isinstance(a, torch.Tensor)
@@ -44,7 +44,7 @@ def is_same_tensor_layout(a: Any, b: Any) -> bool:
 
 
 def is_row_major(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is known to be contiguous; the stride of a dimension of one is free."""
+    """Whether a tensor is known to be contiguous; strides of dimensions of size one are ignored."""
     expected: Any = 1
     for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
         if isinstance(size, int) and size == 1:

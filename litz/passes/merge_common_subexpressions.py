@@ -1,4 +1,4 @@
-"""Merging of equal computations.
+"""Common subexpression elimination.
 
 In: `Graph`. Out: the number of nodes merged into an earlier one.
 """
@@ -23,16 +23,16 @@ def merge_common_subexpressions(graph: Graph) -> int:
         b = aten.exp(x)              ->
         return aten.add(a, b)                 return aten.add(a, a)
 
-    Not merged: random ops; tensors that the caller gets both of, since one written to would then
-    change the other (in a training step also what it gets one of: the backward may read the other);
-    and what a write stands between.
+    Not merged: random ops; two tensors that the caller gets both of, since a write to one would
+    change the other (in a joint graph even one of them: the backward may read the other); reads
+    before and after a write.
     """
     aliases = Aliases(graph.module.graph, graph.kind == "joint")
     first: dict[Hashable, Node] = {}
     merged = 0
     for node in graph.nodes:
         if written_operands(node):
-            first.clear()  # what was read before the write is not what is read after it
+            first.clear()  # a read after the write differs from one before it
         if not is_repeatable(node):
             continue
         key = (node.target, key_of(node.args), key_of(node.kwargs))
@@ -57,4 +57,4 @@ def key_of(value: Any) -> Any:
         return tuple((name, key_of(v)) for name, v in sorted(value.items()))
     if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
         return value
-    return object()  # equal to nothing: what is not understood is not merged
+    return object()  # equal to nothing: an operand of unknown kind is never merged

@@ -1,4 +1,4 @@
-"""A minimum cut: the cheapest edges whose removal parts a source from a sink.
+"""Minimum cut: the cheapest edges whose removal separates a source from a sink.
 
 In: a network of edges with capacities. Out: the vertices on the sink's side. Dinic's algorithm:
 breadth-first levels, then flow along paths that descend them, until no path is left. Example:
@@ -16,7 +16,7 @@ INFINITE = float("inf")
 
 
 class Network:
-    """Edges lie in pairs: edge e and its reverse e ^ 1, each with the capacity left on it."""
+    """Edges come in pairs: edge e and its reverse e ^ 1, each with its residual capacity."""
 
     def __init__(self) -> None:
         self.edges: list[list[int]] = []  # by vertex: the edges that leave it
@@ -34,7 +34,7 @@ class Network:
         self.left += (capacity, 0)
 
     def sink_side(self, source: int, sink: int) -> set[int]:
-        """The vertices that still reach the sink once the flow is greatest.
+        """The vertices that still reach the sink at maximum flow.
 
         Of several cuts of equal cost this is the one nearest to the sink.
         """
@@ -45,11 +45,11 @@ class Network:
             self._saturate(source, sink, level)
 
     def _levels(self, sink: int) -> list[int]:
-        """Each vertex's distance to the sink over edges with capacity left; -1 is none."""
+        """Each vertex's distance to the sink over edges with residual capacity; -1 if none."""
         level = [-1] * len(self.edges)
         level[sink] = 0
         front = [sink]
-        for vertex in front:  # grows while it is walked
+        for vertex in front:  # grows during the loop
             for edge in self.edges[vertex]:
                 before = self.target[edge]
                 if level[before] < 0 and self.left[edge ^ 1] > 0:
@@ -58,7 +58,7 @@ class Network:
         return level
 
     def _saturate(self, source: int, sink: int, level: list[int]) -> None:
-        """Send flow down the levels until every way to the sink has a full edge."""
+        """Send flow down the levels until every path to the sink has a saturated edge."""
         untried = [len(edges) for edges in self.edges]  # edges of each vertex not yet given up
         path: list[int] = []
         vertex = source
@@ -68,7 +68,7 @@ class Network:
             elif (edge := self._downward(vertex, level, untried)) is not None:
                 path.append(edge)
                 vertex = self.target[edge]
-            elif path:  # a dead end: step back and give that edge up
+            elif path:  # a dead end: step back and give up that edge
                 vertex = self.target[path.pop() ^ 1]
                 untried[vertex] -= 1
             else:
@@ -84,8 +84,8 @@ class Network:
         return None
 
     def _send(self, path: list[int]) -> int:
-        """Fill the narrowest edge of a path; gives the vertex it starts from, and keeps the path
-        up to there."""
+        """Saturate the narrowest edge of a path; return the vertex it starts from, and cut the path
+        off there."""
         flow = min(self.left[edge] for edge in path)
         if flow == INFINITE:
             raise ValueError("source and sink are joined by edges that cannot be cut")

@@ -1,15 +1,15 @@
-"""The joint graph of a training step, cut into a forward and a backward one.
+"""The partitioner: cuts the joint graph of a training step into a forward and a backward.
 
-In: AOTAutograd's joint graph. Out: two modules, and between them as few bytes as pay: each value
-that the backward needs is kept, or computed again from others that are, whichever is cheaper. The
-cheapest choice is a minimum cut. Each value is a pair of vertices:
+In: AOTAutograd's joint graph. Out: two modules. Each value that the backward needs is saved, or
+recomputed from saved ones, whichever is cheaper. The cheapest choice is a minimum cut. Each value
+is a pair of vertices:
 
     source --again--> in --keep--> out --> in of its users, or the sink if the backward uses it
 
 An edge is cut if it runs from the source's side to the sink's: `keep` if the value is saved,
-`again` if it is computed in the backward. Matrix products are never computed again, but where
-`torch.utils.checkpoint` says so or where `activation_memory_budget` is below 1; random numbers
-never are (`seed_random_ops` makes those that a checkpoint wants again functions of a seed).
+`again` if it is recomputed in the backward. Matmuls are never recomputed, except where
+`torch.utils.checkpoint` asks for it or `activation_memory_budget` is below 1. Random numbers never
+are (`seed_random_ops` makes those that a checkpoint recomputes functions of a seed).
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from litz.passes.aliasing import viewed_operand, written_operands
+from litz.passes.mark_half_roundings import mark_recomputed_roundings
 from litz.passes.min_cut import INFINITE, Network
 from litz.passes.purity import has_effect, is_repeatable
 from litz.passes.recompute import (
     bytes_of,
-    effort,
-    full_effort,
+    fused_recompute_cost,
     is_loop,
+    is_marked_recompute,
     is_random,
-    is_told_to_recompute,
     is_view,
     policy,
+    recompute_cost,
 )
-from litz.passes.settle_halves import settle_recomputed
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-# More than any program moves: kept only where nothing else can be.
+# More bytes than any program moves: saved only if there is no other cut.
 LAST_RESORT = 1e15
-# Cuts that are tried to come down to a budget of memory.
+# Trial cuts in the search for one that fits a memory budget.
 TRIALS = 16
 
 
 def cut_joint_graph(
     joint: GraphModule, forward_outputs: int, static: Iterable[int] = ()
 ) -> tuple[GraphModule, GraphModule]:
-    """The forward and the backward module; `static` are the inputs that live on anyway."""
+    """The forward and the backward module; `static` are the inputs that outlive the step anyway."""
     graph = _Joint(joint, forward_outputs, static)
     _keep_between_checkpoints(graph.nodes)
     graph.settle_effects()
@@ -62,8 +62,8 @@ def cut_joint_graph(
     forward, backward = _extract_fwd_bwd_modules(
         joint, tensors, saved_sym_nodes=sizes, num_fwd_outputs=forward_outputs
     )
-    settle_recomputed(forward, backward)
-    # What is computed again comes right before its first use, not at the start.
+    mark_recomputed_roundings(forward, backward)
+    # A recomputed value comes right before its first use, not at the start.
     return forward, reordering_to_mimic_autograd_engine(backward)
 
 
@@ -74,7 +74,7 @@ class _Cost:
 
 
 class _Joint:
-    """The joint graph, and which part of it each node belongs to."""
+    """The joint graph, and which side each node belongs to."""
 
     def __init__(self, joint: GraphModule, forward_outputs: int, static: Iterable[int]) -> None:
         *self.nodes, output = joint.graph.nodes
@@ -84,7 +84,7 @@ class _Joint:
         self.written = {w for n in self.nodes for w in written_operands(n)}
         self.written.update(_written_behind(primals, output))
         for node in self.nodes:
-            if viewed_operand(node) in self.written:  # it shows what is written to
+            if viewed_operand(node) in self.written:  # a view of written memory
                 self.written.add(node)
         self.wanted = {n for n in results[forward_outputs:] if isinstance(n, Node)}
         shown = {n for n in results[:forward_outputs] if isinstance(n, Node)}
@@ -98,16 +98,16 @@ class _Joint:
         self.read_in_backward = self._materialized(lambda user: user in self.backward)
 
     def settle_effects(self) -> None:
-        """An op that has an effect runs once, where eager runs it, though the other part could run
-        it as well; but a checkpoint runs its own again, as eager does."""
+        """An op with a side effect runs once, on the side where eager runs it. The ops of a
+        checkpointed region run again, as in eager."""
         for node in filter(has_effect, self.nodes):
-            again = is_told_to_recompute(node) and not is_random(node)
+            again = is_marked_recompute(node) and not is_random(node)
             if not again and not str(node.meta.get("partitioner_tag")).startswith("must_be_in_"):
                 side = "backward" if node in self.backward else "forward"
                 node.meta["partitioner_tag"] = f"must_be_in_{side}"
 
     def _materialized(self, among: Callable[[Node], bool]) -> set[Node]:
-        """Nodes that something other than a loop reads, itself or through views."""
+        """Nodes that an op other than a loop reads, directly or through views."""
         found: set[Node] = set()
         for node in reversed(self.nodes):
             for user in node.users:
@@ -117,15 +117,15 @@ class _Joint:
         return found
 
     def choose(self, budget: float) -> list[Node]:
-        """The values to save, in order: those of the cheapest cut that fits the budget."""
-        best = self._cut(effort, 1.0)
+        """The values to save, in order: the cheapest cut that fits the budget."""
+        best = self._cut(fused_recompute_cost, 1.0)
         if budget >= 1 or self._size(best) == 0:
             return best
         most, low, high = budget * self._size(best), 0.0, 20.0
-        best = self._cut(full_effort, 2.0**high)
+        best = self._cut(recompute_cost, 2.0**high)
         for _ in range(TRIALS):
             weight = (low + high) / 2
-            trial = self._cut(full_effort, 2.0**weight)
+            trial = self._cut(recompute_cost, 2.0**weight)
             if self._size(trial) <= most:
                 best, high = trial, weight
             else:
@@ -137,7 +137,7 @@ class _Joint:
         return sum(bytes_of(n.meta.get("val")) for n in kept)
 
     def _cut(self, effort_of: Callable[[Node], float], weight: float) -> list[Node]:
-        """The cheapest cut if each byte that is kept counts `weight` times."""
+        """The cheapest cut if each saved byte counts `weight` times."""
         network = Network()
         source, sink = network.add_vertex(), network.add_vertex()
         middle = [n for n in self.nodes if n not in self.backward]
@@ -160,12 +160,12 @@ class _Joint:
         if node.op == "get_attr":  # both graphs hold it
             return _Cost(INFINITE, 0)
         if node.op == "placeholder":
-            if node in self.written:  # the backward would see what the forward made of it
+            if node in self.written:  # the backward would see the value after the write
                 return _Cost(LAST_RESORT, INFINITE)
             return _Cost(0 if node in self.static else max(bytes_of(value), 1), INFINITE)
         if node in self.written and isinstance(value, torch.Tensor):
             return _Cost(LAST_RESORT, INFINITE)
-        if is_told_to_recompute(node) and not is_random(node):  # another draw is another number
+        if is_marked_recompute(node) and not is_random(node):  # a second draw gives other numbers
             return _Cost(INFINITE, 0)
         again = self._again(node, effort_of)
         if policy(node) is CheckpointPolicy.MUST_SAVE and isinstance(value, torch.Tensor):
@@ -173,13 +173,13 @@ class _Joint:
         if isinstance(value, torch.SymInt) or (isinstance(value, SYMBOLIC) and again == INFINITE):
             return _Cost(bytes_of(value), again)
         if not isinstance(value, torch.Tensor) or (is_view(node) and again == 0):
-            return _Cost(INFINITE, again)  # its items, its numbers or its base are kept instead
-        # What an op other than a loop makes, or reads in the forward, is in memory anyway.
+            return _Cost(INFINITE, again)  # its items, its numbers or its base are saved instead
+        # A value made by an op that is no loop, or read by one in the forward, is in memory anyway.
         moves = 1 if node in self.read_in_forward or not is_loop(node) else 2
         return _Cost(moves * bytes_of(value), again)
 
     def _again(self, node: Node, effort_of: Callable[[Node], float]) -> float:
-        """The cost of another computation; none if the forward does not need it at all."""
+        """The cost of recomputing a value; 0 if only the backward needs it."""
         if policy(node) in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE):
             return INFINITE
         if not is_repeatable(node) or self.written.intersection(node.all_input_nodes):
@@ -193,8 +193,8 @@ class _Joint:
 
 
 def _compared(nodes: list[Node]) -> Iterable[Node]:
-    """Floats that are tested for being equal to others, as the gradient of a maximum does. Both
-    sides have to be the same bits: a second computation may round otherwise."""
+    """Floats that are compared for equality, as in the gradient of a maximum. Both sides must have
+    the same bits: a second computation may round differently."""
     for node in nodes:
         if getattr(node.target, "overloadpacket", None) in (torch.ops.aten.eq, torch.ops.aten.ne):
             floats = [n for n in node.all_input_nodes if _is_float(n)]
@@ -210,7 +210,7 @@ def _is_float(node: Node) -> bool:
 
 
 def _written_behind(primals: list[Node], output: Node) -> Iterable[Node]:
-    """The inputs that AOTAutograd writes into behind the forward; it describes each result."""
+    """The inputs that AOTAutograd writes after the forward, by the results' descriptors."""
     results = (getattr(d, "mutated_input", None) for d in output.meta.get("desc", ()))
     names = [result for result in results if result is not None]
     return [n for n in primals if n.meta.get("desc") in names]
@@ -224,7 +224,7 @@ def _starts_backward(node: Node) -> bool:
 
 
 def _ancestors(ends: set[Node], nodes: list[Node]) -> set[Node]:
-    """What some nodes are made from, and what writes into memory."""
+    """The nodes that `ends` are computed from, and forward ops that write into memory."""
     found = set(ends)
     for node in reversed(nodes):
         if node in found or (written_operands(node) and not _starts_backward(node)):
@@ -233,19 +233,19 @@ def _ancestors(ends: set[Node], nodes: list[Node]) -> set[Node]:
 
 
 def _keep_between_checkpoints(nodes: list[Node]) -> None:
-    """Where one checkpointed region follows another, the value between them is kept.
+    """Where one checkpointed region follows another, the value between them is saved.
 
-    So is what leaves a region with a hook on its gradient: the hook runs before the region does.
+    So is a region's result with a gradient hook: the hook runs before the region is recomputed.
     """
-    for node in filter(is_told_to_recompute, nodes):
+    for node in filter(is_marked_recompute, nodes):
         region = node.meta.get("ac_graph_id", 0)
-        again = [user for user in node.users if is_told_to_recompute(user)]
+        again = [user for user in node.users if is_marked_recompute(user)]
         hooked = node.meta.get("has_backward_hook", False) and not again
         if hooked or any(user.meta.get("ac_graph_id", 0) > region for user in again):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
 def _budget(nodes: list[Node]) -> float:
-    """torch's setting, between 0 (keep the inputs alone) and 1 (keep what pays)."""
+    """Torch's setting, from 0 (save only the inputs) to 1 (save what pays)."""
     marked = (n.meta["memory_budget"] for n in nodes if "memory_budget" in n.meta)
     return float(next(marked, functorch.activation_memory_budget))

@@ -1,7 +1,7 @@
-"""What may be done with a node: whether it may vanish, and whether it may be computed once.
+"""Purity of nodes: whether a node may be removed, and whether it may be computed once or again.
 
-In: an FX node. Out: answers. Example: `aten.rand` is neither removable, since a later random number
-would then be another, nor repeatable, since each call gives a new one.
+In: an FX node. Out: answers. Example: `aten.rand` is neither removable, since later random numbers
+would change, nor repeatable, since each call gives new numbers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
-from litz.ir.calls import KNOWN
+from litz.ir.calls import KNOWN_NAMESPACES
 
 _SCALARS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
-# By op, since torch's own answer takes a while: whether it writes, draws random numbers, asserts
-# or is registered as having an effect. Two threads may both find out, the same.
+# Cached by op, since torch's own answer is slow: whether it writes, draws random numbers, asserts
+# or is registered as effectful. Two threads may both compute the same answer.
 _EFFECTS: dict[OpOverload, bool] = {}
 
 
@@ -30,18 +30,18 @@ def _has_effect(node: Node, target: OpOverload) -> bool:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a call may do more than make its results."""
+    """Whether a call may do more than compute its results."""
     if node.op != "call_function":
         return False
     if isinstance(node.target, OpOverload):
-        return node.target.namespace not in KNOWN or _has_effect(node, node.target)
+        return node.target.namespace not in KNOWN_NAMESPACES or _has_effect(node, node.target)
     return isinstance(node.target, HigherOrderOperator) or node.is_impure()
 
 
 def is_removable(node: Node) -> bool:
-    """Whether a node that nothing uses has no other effect: it may tell a size."""
+    """Whether an unused node may go: it has no side effect and binds no unbacked size."""
     if node.meta.get("unbacked_bindings"):
-        return False  # `lower` finds out whether some other node is as large
+        return False  # `lower` decides whether another node has the same size
     return node.op == "get_attr" or (node.op == "call_function" and not has_effect(node))
 
 
@@ -49,7 +49,7 @@ def is_repeatable(node: Node) -> bool:
     """Whether the same call with the same operands gives the same value, each time, anywhere."""
     if node.op == "get_attr":
         return True
-    if not is_removable(node):  # nor where each unbacked size has the one node that tells it
+    if not is_removable(node):  # an unbacked size has exactly one node that binds it
         return False
     if isinstance(node.target, OpOverload):
         return True

@@ -1,8 +1,8 @@
-"""What it costs to keep a value for the backward, and what to compute it there again.
+"""The cost of saving a value for the backward, and the cost of recomputing it there.
 
-In: a node of the joint graph. Out: bytes. A value that is kept is written and read; one that is
-computed again takes time, told in the bytes that could be moved meanwhile. Example: keeping
-`exp(x)` of a million floats costs 8 MB, computing it again 3 MB: cheaper, if x is there.
+In: a node of the joint graph. Out: bytes. A saved value is written and read. Recomputing takes
+time, given as the bytes that could be moved meanwhile. Example: saving `exp(x)` of a million floats
+costs 8 MB, recomputing it 3 MB: cheaper, if x is available.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from litz.passes.purity import is_repeatable
 
 aten, prims = torch.ops.aten, torch.ops.prims
 NEVER = float("inf")
-# Bytes that move while one element is computed: by an addition, by an exponential.
-PLAIN, COSTLY = 0.25, 3.0
-# Floating-point operations of a matrix product that take as long as one byte of memory.
-FLOPS_A_BYTE = 16
-# A size that depends on data, where a number is needed to compare.
+# Bytes that move in the time of computing one element: by an addition, by an exponential.
+CHEAP_OP_BYTES, EXPENSIVE_OP_BYTES = 0.25, 3.0
+# Floating-point operations of a matmul that take as long as moving one byte.
+FLOPS_PER_BYTE = 16
+# Stands in for an unbacked size where costs are compared.
 UNKNOWN_SIZE = 4096
 
-_COSTLY_NAMES = """
+_EXPENSIVE_NAMES = """
     acos acosh asin asinh atan atan2 atanh cos cosh digamma erf erfc erfinv exp exp2 expm1 gelu
     lgamma log log10 log1p log2 mish pow sigmoid silu sin sinh softplus tan tanh fmod remainder
 """
-_COSTLY = frozenset(getattr(aten, name) for name in _COSTLY_NAMES.split())
-# Loops over their result, or that of the op they are written into, though not tagged pointwise.
+_EXPENSIVE = frozenset(getattr(aten, name) for name in _EXPENSIVE_NAMES.split())
+# Ops that become loops, or part of their reader's loop, though torch does not tag them pointwise.
 _LOOPS = frozenset(
     (
         *(aten.full, aten.full_like, aten.scalar_tensor, aten.arange, prims.iota, aten.empty),
@@ -69,33 +69,33 @@ def _number(size: Any) -> int:
 
 
 def policy(node: Node) -> CheckpointPolicy | None:
-    """What `torch.utils.checkpoint` asks of a node; of an item, what it asks of all of them."""
+    """What `torch.utils.checkpoint` asks of a node; an item of a tuple follows the whole op."""
     return _whole(node).meta.get("recompute")  # type: ignore[no-any-return]
 
 
 def is_random(node: Node) -> bool:
-    """Whether another computation would draw other numbers."""
+    """Whether recomputing it would draw other numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(_whole(node).target, "tags", ())
 
 
 def _whole(node: Node) -> Node:
-    """The op that a node is one of the results of."""
+    """The op itself, if a node is an item of its results."""
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         return node.args[0]
     return node
 
 
-def is_told_to_recompute(node: Node) -> bool:
+def is_marked_recompute(node: Node) -> bool:
     return policy(node) in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node shows memory that another one has."""
+    """Whether a node aliases another node's memory."""
     return node.target is not operator.getitem and viewed_operand(node) is not None
 
 
 def is_loop(node: Node) -> bool:
-    """Whether an op becomes a loop that kernels take in, so that its operands need no memory."""
+    """Whether an op becomes a loop that fuses, so that its operands need no memory."""
     if not isinstance(node.target, OpOverload) or not is_repeatable(node):
         return False
     packet = node.target.overloadpacket
@@ -103,8 +103,8 @@ def is_loop(node: Node) -> bool:
     return known or torch.Tag.pointwise in node.target.tags or is_view(node)
 
 
-def effort(node: Node) -> float:
-    """Bytes' worth of time that an op takes, its operands being there; NEVER if it is no loop."""
+def fused_recompute_cost(node: Node) -> float:
+    """The time of an op in bytes, if its operands are available; NEVER if it is no loop."""
     value = node.meta.get("val")
     if is_view(node) or not isinstance(value, torch.Tensor):
         return 0.0 if is_repeatable(node) else NEVER
@@ -114,24 +114,24 @@ def effort(node: Node) -> float:
     packet = node.target.overloadpacket
     if packet in _REDUCTIONS:
         return float(sum(bytes_of(n.meta.get("val")) for n in node.all_input_nodes))
-    return _number(value.numel()) * (COSTLY if packet in _COSTLY else PLAIN)
+    return _number(value.numel()) * (EXPENSIVE_OP_BYTES if packet in _EXPENSIVE else CHEAP_OP_BYTES)
 
 
-def full_effort(node: Node) -> float:
-    """The same, of products and whatever else repeats: what counts if memory is short. Of several
-    results the op itself counts, and taking one of them costs nothing."""
+def recompute_cost(node: Node) -> float:
+    """The same, and for matmuls and other repeatable ops too: used when memory is short. With
+    several results the op itself counts, and taking an item costs nothing."""
     if not is_repeatable(node):
         return NEVER
     if node.target is operator.getitem:
         return 0.0
     several = isinstance(node.meta.get("val"), (tuple, list)) and not is_view(node)
-    known = NEVER if several else effort(node)
+    known = NEVER if several else fused_recompute_cost(node)
     if known < NEVER or not isinstance(node.target, OpOverload):
         return known
     moved = bytes_of(node.meta.get("val")) + sum(
         bytes_of(n.meta.get("val")) for n in node.all_input_nodes
     )
-    return moved + _flops(node) / FLOPS_A_BYTE
+    return moved + _flops(node) / FLOPS_PER_BYTE
 
 
 def _flops(node: Node) -> float:

@@ -1,4 +1,4 @@
-"""Removal of ops that nothing uses.
+"""Dead-code elimination.
 
 In: `Graph`. Out: the number of nodes removed.
 """
@@ -10,7 +10,7 @@ from litz.passes.purity import is_removable
 
 
 def remove_dead_code(graph: Graph) -> int:
-    """Removes ops whose results nothing uses and that have no effect beside them.
+    """Removes ops whose results nothing uses and that have no side effect.
 
     a = aten.exp(x)
     b = aten.sin(x)                       b = aten.sin(x)
@@ -18,7 +18,7 @@ def remove_dead_code(graph: Graph) -> int:
     return b                              return b
     """
     removed = 0
-    for node in reversed(graph.nodes):  # users stand behind: one walk from the end finds chains
+    for node in reversed(graph.nodes):  # users come later: one reverse walk removes whole chains
         if not node.users and is_removable(node):
             graph.module.graph.erase_node(node)
             removed += 1

@@ -19,14 +19,14 @@ aten = torch.ops.aten
 
 
 def remove_identities(graph: Graph) -> int:
-    """Drops multiplication by one and its like, where every bit stays the same.
+    """Drops multiplications by one and other identities that keep every bit.
 
         a = aten.mul(x, 1)
         b = aten.sub(a, 0)           ->
         return aten.exp(b)                    return aten.exp(x)
 
-    `x + 0` stays for floats: it turns -0.0 into 0.0. What the caller gets stays: it is a tensor of
-    its own.
+    `x + 0` stays for floats: it turns -0.0 into 0.0. An identity that the caller gets stays: its
+    result is a tensor of its own.
     """
     aliases = Aliases(graph.module.graph)
     removed = 0
@@ -43,7 +43,7 @@ def remove_identities(graph: Graph) -> int:
 
 
 def _kept_operand(node: Node) -> Node | None:
-    """The operand that an op gives back as it is."""
+    """The operand that an op returns unchanged."""
     value = node.meta.get("val")
     if len(node.args) != 2 or node.kwargs or not isinstance(value, torch.Tensor):
         return None
@@ -59,7 +59,7 @@ def _kept_operand(node: Node) -> Node | None:
 
 
 def _is_neutral(target: Any, operand: Any, dtype: torch.dtype) -> bool:
-    """Whether an op with this second operand gives its first."""
+    """Whether an op with this second operand returns its first."""
     number = literal(operand)
     if number is None:
         return False

@@ -38,7 +38,7 @@ _DTYPES = {
 
 
 def remove_noop_views(graph: Graph) -> int:
-    """Reads through views and copies that change nothing, and makes one of two in a row.
+    """Reads through views and copies that change nothing, and merges two in a row into one.
 
         a = aten.view(x, [12])
         b = aten.view(a, [3, 4])              b = aten.view(x, [3, 4])
@@ -47,8 +47,7 @@ def remove_noop_views(graph: Graph) -> int:
         return aten.exp(d)                    return aten.exp(b)
 
     A copy stays if the caller gets its memory, if anything writes to it or to its source, or if it
-    changes strides or offset. A view stays if the caller would get one object twice, or an input
-    back.
+    changes strides or offset. A view stays if the caller would get one object twice, or an input.
     """
     aliases = Aliases(graph.module.graph)
     changes = 0
@@ -74,8 +73,8 @@ def _is_noop(node: Node, source: Node, aliases: Aliases) -> bool:
         return False
     if node.target in _COPIES:
         return not node.kwargs.get("pin_memory") and aliases.may_read_instead(node, source)
-    # Views of the same memory with the same layout and offset show the same elements. An op that
-    # writes (`copy_`) gives back the memory it wrote to, but is no view.
+    # Views of the same memory with the same layout and offset have the same elements. An op that
+    # writes (`copy_`) returns the memory it wrote to, but is no view.
     return (
         viewed_operand(node) is source
         and is_removable(node)
@@ -84,12 +83,12 @@ def _is_noop(node: Node, source: Node, aliases: Aliases) -> bool:
 
 
 def _shorten(node: Node, source: Node, aliases: Aliases) -> bool:
-    """Let a node read what its source reads, where that gives the same result."""
+    """Let a node read its source's operand directly, where that gives the same result."""
     origin = source.args[0] if source.op == "call_function" and source.args else None
     if not isinstance(origin, Node):
         return False
     if node.target in _VIEWS and source.target in _VIEWS:
-        # Any row-major tensor can be viewed in any shape; others are left to their own chain.
+        # Any row-major tensor can be viewed in any shape; chains of other tensors stay.
         if not is_row_major(origin.meta["val"]):
             return False
         node.update_arg(0, origin)

@@ -1,7 +1,7 @@
-"""Random ops that are computed again, as pure functions of a seed that is drawn once.
+"""Random ops that are recomputed become pure functions of a seed that is drawn once.
 
-In: `Graph`, joint. Out: the number of ops replaced. The forward keeps eight bytes for each, and the
-backward gets the same numbers from them.
+In: `Graph`, joint. Out: the number of ops replaced. The forward saves eight bytes for each, from
+which the backward draws the same numbers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch.utils.checkpoint import CheckpointPolicy
 from litz.ir import between_op as between_op  # registers the op
 from litz.ir import random_op as random_op  # registers the op
 from litz.ir.graph import Graph
-from litz.passes.hooks import complete
+from litz.passes.hooks import fill_meta
 from litz.passes.layout import is_row_major
-from litz.passes.recompute import is_told_to_recompute
+from litz.passes.recompute import is_marked_recompute
 
 aten, prims = torch.ops.aten, torch.ops.prims
-# Bits of a number in [0, 1) that its type can hold.
+# Bits of a number in [0, 1) that its dtype can represent.
 FRACTION_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
-Draw = Callable[[int, torch.dtype], Any]  # (which of the seed's streams, type) -> in [0, 1)
+Draw = Callable[[int, torch.dtype], Any]  # (stream of the seed, dtype) -> numbers in [0, 1)
 
 
 def seed_random_ops(graph: Graph) -> int:
-    """Draws a seed, and makes of it what a random op draws that is to be drawn again.
+    """Draws a seed, and computes from it the numbers of a random op that is recomputed.
 
     s = aten.randint(-2**63, 2**63 - 1, [])
     d = aten.native_dropout(x, 0.5)   ->  b = litz.random_bits(s, [8])
@@ -41,20 +41,19 @@ def seed_random_ops(graph: Graph) -> int:
     found = [n for n in graph.nodes if n.target in SEEDED and _may_be_seeded(n)]
     for node in found:
         _seed(graph.module.graph, node)
-    complete(graph)
+    fill_meta(graph)
     return len(found)
 
 
 def _may_be_seeded(node: Node) -> bool:
-    """Whether a checkpoint asks for it, and the bits can be drawn in the order of the result. The
-    others are kept as they are: complex numbers are two draws each, and a probability that is none
-    is ATen's to refuse."""
+    """Whether a checkpoint recomputes it, and the bits can be drawn in the order of the result.
+    Other ops stay: a complex number takes two draws, and ATen refuses an invalid probability."""
     value = node.meta["val"]
     like = value[0] if isinstance(value, tuple) else value
     idle = node.target is aten.native_dropout.default and not node.args[2]
     chance = node.args[1] if node.target is aten.bernoulli.p else 0.0
     plain = not like.dtype.is_complex and isinstance(chance, float) and 0 <= chance <= 1
-    return is_told_to_recompute(node) and is_row_major(like) and plain and not idle
+    return is_marked_recompute(node) and is_row_major(like) and plain and not idle
 
 
 def _seed(graph: torch.fx.Graph, node: Node) -> None:
@@ -83,7 +82,7 @@ def _seed(graph: torch.fx.Graph, node: Node) -> None:
 
 
 def _shape(node: Node, like: torch.Tensor, tracer: GraphAppendingTracer) -> list[Any]:
-    """The shape of a result: numbers, and symbolic ones as the graph has them, or its operand."""
+    """The shape of a result: numbers, and symbolic sizes as nodes or read off the operand."""
     given: Any = node.args[0]
     if not isinstance(given, Node):
         return [Proxy(n, tracer) if isinstance(n, Node) else n for n in given]
@@ -92,14 +91,14 @@ def _shape(node: Node, like: torch.Tensor, tracer: GraphAppendingTracer) -> list
 
 
 def _results(node: Node, made: Any) -> list[tuple[Node, Proxy]]:
-    """What stands for what: a result, or each item of several."""
+    """Pairs of an old node and its replacement: the result, or each item of several."""
     if not isinstance(made, tuple):
         return [(node, made)]
     return [(user, made[user.args[1]]) for user in node.users if user.target is operator.getitem]
 
 
 def _uniform(seed: Proxy, shape: Any, stream: int, dtype: torch.dtype) -> Any:
-    """Numbers in [0, 1), with all the bits their type can hold."""
+    """Numbers in [0, 1), with all the bits their dtype can represent."""
     count = FRACTION_BITS[dtype]
     bits = torch.ops.litz.random_bits.default(aten.add.Tensor(seed, stream), shape)
     kept = aten.bitwise_and.Scalar(bits, (1 << count) - 1)
@@ -128,7 +127,7 @@ def _rand(draw: Draw, like: Any, *_: Any) -> Any:
 
 
 def _randn(draw: Draw, like: Any, *_: Any) -> Any:
-    """Box and Muller: a radius from one number, an angle from another."""
+    """Box-Muller: a radius from one number, an angle from another."""
     wide = torch.float64 if like.dtype is torch.float64 else torch.float32
     nonzero = aten.sub.Tensor(aten.mul.Tensor(draw(0, wide), -1.0), -1.0)  # its logarithm is finite
     radius = aten.sqrt.default(aten.mul.Tensor(aten.log.default(nonzero), -2.0))

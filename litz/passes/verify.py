@@ -1,16 +1,15 @@
-"""The laws of passes, checked behind each of them.
+"""The invariants of passes, checked after each of them.
 
 In: a `Graph` before a pass and after it. Out: nothing, or a `VerifyError` that names the node, its
-line and the law. Nodes that a pass left alone cost a comparison; the others are computed once more
-with tensors that hold no data. Example: a product that lost a dimension of one fails with
+line and the broken invariant. Unchanged nodes cost a comparison; the others are recomputed with
+fake tensors. Example: a multiplication that lost a dimension of one fails with
 `sum_1 is noted as float32[7, 32], but is float32[32]`.
 
-    order     what a node reads stands before it
-    results   as many as before, each with its type, device, shape, strides and offset
-    memory    results share it with each other and with inputs as they did; the same inputs are
-              written to
-    values    what is noted of a node is what its op gives: type, device and shape. Of a view also
-              where it lies; strides of what has memory of its own are ours to choose
+    order     a node comes after its operands
+    results   as many as before, each with its dtype, device, shape, strides and offset
+    memory    results alias each other and inputs as before; the same inputs are written to
+    values    a node's fake value is what its op returns: dtype, device and shape. A view's strides
+              and offset, too; the strides of a tensor that owns its memory are ours to choose
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from litz.passes.aliasing import viewed_operand, written_operands
 from litz.passes.layout import is_static
 from litz.passes.merge_common_subexpressions import key_of
 
-# Raised where torch has no answer for tensors without data, or none that holds for all sizes.
+# Raised where torch has no answer for fake tensors, or none that holds for all sizes.
 _UNANSWERED: tuple[type[Exception], ...] = (
-    DynamicOutputShapeException,  # as many as a mask of constants has true elements
+    DynamicOutputShapeException,  # the size is the number of true elements of a constant mask
     UnsupportedOperatorException,
     NotImplementedError,
     symbolic_shapes.GuardOnDataDependentSymNode,
@@ -48,11 +47,11 @@ _UNANSWERED: tuple[type[Exception], ...] = (
 _CHECKED = ("aten", "prims", "litz")
 
 
-class Laws:
-    """A graph as it stands, to hold the next pass against."""
+class GraphInvariants:
+    """A snapshot of a graph, to compare with the graph after the next pass."""
 
     def __init__(self, graph: Graph) -> None:
-        self._known: dict[Any, Any] = {}  # what ops gave of operands that look the same
+        self._known: dict[Any, Any] = {}  # results of ops, by the metadata of their operands
         self._note(graph)
 
     def _note(self, graph: Graph) -> None:
@@ -63,7 +62,7 @@ class Laws:
         self._values = [_value(r) for r in self._results]
 
     def check(self, graph: Graph) -> None:
-        """Raise if the graph is no longer what it was; from here on it is as it stands now."""
+        """Raise if an invariant broke since the last snapshot; then take a new one."""
         nodes = graph.nodes
         changed = [n for n in nodes if self._is_changed(n)]
         if not changed and nodes == list(self._nodes):
@@ -84,7 +83,7 @@ class Laws:
 
 
 def check_values(graph: Graph, nodes: list[Node], known: dict[Any, Any]) -> None:
-    """Compute nodes once more, and hold what is noted of them against that."""
+    """Recompute nodes, and compare their fake values with the results."""
     mode: Any = detect_fake_mode([n.meta["val"] for n in graph.nodes if "val" in n.meta])
     if mode is None:
         return
@@ -93,7 +92,7 @@ def check_values(graph: Graph, nodes: list[Node], known: dict[Any, Any]) -> None
             if node.op == "get_attr" and "val" in node.meta:
                 held = graph.attributes.get(str(node.target))
                 if isinstance(held, torch.Tensor):
-                    _compare(node, node.meta["val"], held, _lies_as)
+                    _compare(node, node.meta["val"], held, _same_addresses)
             elif _is_checked(node):
                 _check_value(node, known)
 
@@ -109,17 +108,17 @@ def _check_value(node: Node, known: dict[Any, Any]) -> None:
         except Exception as error:
             raise VerifyError(f"{_named(node)} cannot be computed: {error}") from error
     is_view = viewed_operand(node) is not None
-    _compare(node, node.meta["val"], known[key], _lies_as if is_view else _is_like)
+    _compare(node, node.meta["val"], known[key], _same_addresses if is_view else _is_like)
 
 
 def _key(value: Any) -> Any:
-    """An operand as what its op knows of it."""
+    """An operand by its metadata, as a dictionary key."""
     if isinstance(value, Node):
         value = value.meta["val"]
         plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-        # The last row of many lies at a symbolic place, though its own sizes are numbers.
+        # The last of many rows has a symbolic offset, though its own sizes are numbers.
         if not plain or not is_static(value) or not isinstance(value.storage_offset(), int):
-            return object()  # looks like nothing else
+            return object()  # equal to nothing else
         place = (value.stride(), value.storage_offset(), value.is_conj(), value.is_neg())
         return value.dtype, value.device, value.shape, *place
     if isinstance(value, (list, tuple)):
@@ -130,7 +129,7 @@ def _key(value: Any) -> Any:
 
 
 def _is_checked(node: Node) -> bool:
-    """Whether a node is an op whose operands are all known, and which tells no sizes."""
+    """Whether a node is an op whose operands all have fake values, and which binds no size."""
     if not isinstance(node.target, OpOverload) or node.target.namespace not in _CHECKED:
         return False
     known = all("val" in n.meta for n in (node, *node.all_input_nodes))
@@ -138,14 +137,14 @@ def _is_checked(node: Node) -> bool:
 
 
 def _without_guards(mode: Any) -> AbstractContextManager[Any]:
-    """A question about sizes that is asked here binds nobody."""
+    """Questions about sizes that are asked here add no guards."""
     return nullcontext() if mode.shape_env is None else mode.shape_env.suppress_guards()
 
 
 def _compare(node: Node, noted: Any, found: Any, agree: Callable[[Any, Any], bool]) -> None:
     several, given = _tensors(noted), _tensors(found)
     pairs = zip(several, given, strict=False)
-    # A gradient that nobody wants is none.
+    # A gradient that nobody asked for is None.
     same = all(agree(a, b) for a, b in pairs if a is not None and b is not None)
     if len(several) != len(given) or not same:
         raise VerifyError(f"{_named(node)} is noted as {_shown(noted)}, but is {_shown(found)}")
@@ -155,8 +154,8 @@ def _is_like(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype is b.dtype and a.device == b.device and _may_be_equal(a.shape, b.shape)
 
 
-def _lies_as(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the elements lie at the same places; along a dimension of one nobody steps."""
+def _same_addresses(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether offset and strides are equal; strides of dimensions of size one are ignored."""
     if not _is_like(a, b):
         return False
     if any(isinstance(n, int) and n == 0 for n in a.shape):
@@ -166,8 +165,8 @@ def _lies_as(a: torch.Tensor, b: torch.Tensor) -> bool:
     return _may_be_equal(*places)
 
 
-def _is_laid_out_as(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return _lies_as(a, b) and _may_be_equal(a.stride(), b.stride())
+def _same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return _same_addresses(a, b) and _may_be_equal(a.stride(), b.stride())
 
 
 def _tensors(value: Any) -> list[Any]:
@@ -176,7 +175,7 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _may_be_equal(a: Any, b: Any) -> bool:
-    """Unless it is known that some pair of sizes differs."""
+    """True unless some pair of sizes is known to differ."""
     return len(a) == len(b) and not any(map(_differs, a, b))
 
 
@@ -211,13 +210,13 @@ def _check_results(before: list[Any], results: list[Any]) -> None:
             now = _value(result)
             if not isinstance(now, torch.Tensor):
                 raise VerifyError(f"result {k} was {_shown(value)}, and is {_shown(now)}")
-            _compare(result, now, value, _is_laid_out_as)
+            _compare(result, now, value, _same_strides)
         elif isinstance(result, Node) and isinstance(_value(result), torch.Tensor):
             raise VerifyError(f"result {k} was {value}, and is {_shown(_value(result))}")
 
 
 def _sharing(nodes: list[Node], results: list[Any]) -> tuple[list[Any], list[str]]:
-    """For each result the input, or the first result, that has its memory; and who is written."""
+    """For each result, the input or first result whose memory it shares; and the written inputs."""
     roots: dict[Node, Root] = {}
     written: list[str] = []
     for node in nodes:
@@ -234,7 +233,7 @@ def _sharing(nodes: list[Node], results: list[Any]) -> tuple[list[Any], list[str
     return shared, sorted(written)
 
 
-Root = tuple[Node, Any]  # who has memory of its own, and which of its results
+Root = tuple[Node, Any]  # the node that owns the memory, and which of its results
 
 
 def _root(node: Node, roots: dict[Node, Root]) -> Root:
@@ -253,7 +252,7 @@ def _named(node: Node) -> str:
 
 
 def _shown(value: Any) -> str:
-    """`float32[2, 3] at 0 by 3, 1`."""
+    """`float32[2, 3] by (3, 1) from 0`."""
     return ", ".join(_words(t) for t in _tensors(value)) or str(value)
 
 

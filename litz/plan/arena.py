@@ -1,13 +1,14 @@
-"""Place intermediates in one arena.
+"""Placement of intermediates in one arena.
 
-In: an ordered `KernelGraph`. Out: `Plan` with a slot for every intermediate. What is so many bytes
-times the same symbolic size has a region of its own, in which that size is the unit. In each, a
-buffer takes the smallest free block that holds it; a kernel that reads a dying buffer only where it
-writes takes that buffer's place outright, be it in the arena or memory that an ATen call brought.
+In: an ordered `KernelGraph`. Out: `Plan` with a slot for every intermediate. Buffers whose size is
+a multiple of the same symbolic size share a region, which counts in that unit. In each region, a
+buffer takes the smallest free block that fits. In-place reuse: a kernel that reads a dying buffer
+only where it writes takes over that buffer's memory, in the arena or from an ATen call.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import replace
 
 from litz.config import Config
@@ -27,31 +28,34 @@ from litz.ir.program import (
     written,
 )
 from litz.ir.sizes import content, extent_bytes
-from litz.plan.order import byte_size, intermediates, never_written, sized_late
+from litz.plan.order import byte_size, intermediates, never_written, unbacked_buffers
 
 ALIGNMENT = 64
-# Bytes behind each intermediate that nobody may write (`debug_poison_memory`).
-GUARD = 64
-# Calls whose result is large and certainly shares memory with nothing.
-FRESH = ("aten.convolution.", "mkldnn._convolution_pointwise.", "aten.mm.", "aten.addmm.",
-         "mkldnn._convolution_transpose_pointwise.")  # fmt: skip
+# Bytes after each intermediate that must not be written (`debug_poison_memory`).
+REDZONE = 64
+# Calls whose result is large and never aliases other memory.
+FRESH_RESULT_OPS = (
+    "aten.convolution.", "aten.mm.", "aten.addmm.", "mkldnn._convolution_pointwise.",
+    "mkldnn._convolution_transpose_pointwise.",
+)  # fmt: skip
 
 
 class Arena:
-    """Free blocks by offset; neighbours grow together again."""
+    """Free blocks by offset and by size; adjacent blocks are merged."""
 
     def __init__(self) -> None:
-        self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
+        self.free: list[tuple[int, int]] = []  # (offset, bytes), in order
+        self.sizes: list[tuple[int, int]] = []  # (bytes, offset) of the same blocks, in order
         self.size = 0
 
     def take(self, size: int) -> Slot:
         """The smallest block that fits, or fresh bytes at the end."""
         size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        fitting = [(n, o) for o, n in self.free if n >= size]
-        if not fitting:
+        fitting = bisect_left(self.sizes, (size, 0))
+        if fitting == len(self.sizes):
             return self._grow(size)
-        n, offset = min(fitting)
-        self.free.remove((offset, n))
+        n, offset = self.sizes[fitting]
+        self._remove(bisect_left(self.free, (offset, n)))
         if n > size:
             self._add(offset + size, n - size)
         return Slot(offset, size)
@@ -59,59 +63,71 @@ class Arena:
     def _grow(self, size: int) -> Slot:
         start = self.size
         if self.free and sum(self.free[-1]) == self.size:
-            start, _ = self.free.pop()
+            start, _ = self._remove(len(self.free) - 1)
         self.size = start + size
         return Slot(start, size)
 
     def give(self, slot: Slot) -> None:
         self._add(slot.offset, slot.bytes)
 
+    def _remove(self, place: int) -> tuple[int, int]:
+        offset, size = self.free.pop(place)
+        del self.sizes[bisect_left(self.sizes, (size, offset))]
+        return offset, size
+
     def _add(self, offset: int, size: int) -> None:
-        self.free.append((offset, size))
-        self.free.sort()
-        merged: list[tuple[int, int]] = []
-        for o, n in self.free:
-            if merged and sum(merged[-1]) == o:
-                merged[-1] = (merged[-1][0], merged[-1][1] + n)
-            else:
-                merged.append((o, n))
-        self.free = merged
+        place = bisect_left(self.free, (offset, size))
+        if place < len(self.free) and self.free[place][0] == offset + size:
+            size += self._remove(place)[1]
+        if place and sum(self.free[place - 1]) == offset:
+            place -= 1
+            before = self._remove(place)
+            offset, size = before[0], before[1] + size
+        self.free.insert(place, (offset, size))
+        insort(self.sizes, (size, offset))
 
 
-def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = frozenset()) -> Plan:
-    """Walk the steps; give back what dies, place what is born. What is `lent` memory by the call
-    has no slot; so it is with what is as large as a call of the graph tells, with what has no
-    elements at all, and with what somebody may keep: that lives as long as Python says, and its
-    memory is never written again."""
+def assign_slots(
+    graph: KernelGraph, config: Config, call_allocated: frozenset[Buffer] = frozenset()
+) -> Plan:
+    """Walk the steps; free dying buffers, place new ones. No slot for buffers that are allocated by
+    the call: those in `call_allocated`, those of unbacked size, those that are never written, and
+    those that an op may keep: these live as long as Python references them, and their memory is
+    never written again."""
     kept = {b for call in graph.externs for b in call.kept}
-    lent = lent | sized_late(graph) | (kept & intermediates(graph)) | set(never_written(graph))
-    placed = intermediates(graph) - lent
+    call_allocated = (
+        call_allocated
+        | unbacked_buffers(graph)
+        | (kept & intermediates(graph))
+        | set(never_written(graph))
+    )
+    placed = intermediates(graph) - call_allocated
     last: dict[Buffer, int] = {}
     for k, step in enumerate(graph.body):
         for b in (*read(step), *written(step)):
             last[b] = k
     arenas: dict[Expr, Arena] = {ONE: Arena()}
-    brought, heirs = (_brought(graph) | lent) - kept, dict[str, str]()
+    extern_owned, inplace_reuse = (_extern_owned(graph) | call_allocated) - kept, dict[str, str]()
     slots: dict[str, Slot] = {}
     for k, step in enumerate(graph.body):
         dying = [b for b in dict.fromkeys((*read(step), *written(step))) if last[b] == k]
-        dying = [b for b in dying if b in placed or b in brought]
+        dying = [b for b in dying if b in placed or b in extern_owned]
         taken: set[Buffer] = set()
         read_at = _read_at(step) if config.inplace_buffers else {}
         for b in written(step):
-            if b not in placed or b.name in slots or b.name in heirs:
+            if b not in placed or b.name in slots or b.name in inplace_reuse:
                 continue
-            heir = _replaced(step, b, [old for old in dying if old not in taken], read_at)
-            if heir is not None and heir.name in slots:
-                taken.add(heir)
-                slots[b.name] = slots[heir.name]
-            elif heir is not None and _same_layout(heir, b):
-                taken.add(heir)
-                heirs[b.name] = heir.name
-                brought.add(b)
+            donor = _inplace_donor(step, b, [old for old in dying if old not in taken], read_at)
+            if donor is not None and donor.name in slots:
+                taken.add(donor)
+                slots[b.name] = slots[donor.name]
+            elif donor is not None and _same_layout(donor, b):
+                taken.add(donor)
+                inplace_reuse[b.name] = donor.name
+                extern_owned.add(b)
             else:
                 size, unit = content(to_poly(extent_bytes(b)))
-                size += GUARD if config.debug_poison_memory else 0
+                size += REDZONE if config.debug_poison_memory else 0
                 slots[b.name] = replace(arenas.setdefault(unit, Arena()).take(size), unit=unit)
         if config.allow_buffer_reuse:
             for b in dying:
@@ -120,15 +136,15 @@ def assign_slots(graph: KernelGraph, config: Config, lent: frozenset[Buffer] = f
     total = sum(-(-byte_size(b) // ALIGNMENT) * ALIGNMENT for b in placed)
     regions = tuple((unit, arena.size) for unit, arena in arenas.items())
     size = sum(unit.hint * size for unit, size in regions)
-    lent_names = frozenset(b.name for b in lent)
-    return Plan(graph, slots, size, regions, total, heirs, lent_names)
+    call_allocated_names = frozenset(b.name for b in call_allocated)
+    return Plan(graph, slots, size, regions, total, inplace_reuse, call_allocated_names)
 
 
-def _brought(graph: KernelGraph) -> set[Buffer]:
-    """Results of ATen calls, each alone in memory of its own, that the caller does not see."""
+def _extern_owned(graph: KernelGraph) -> set[Buffer]:
+    """Results of ATen calls that own their memory alone and that the caller does not see."""
     shown = {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
-    calls = [s for s in graph.body[graph.prepared :] if isinstance(s, Extern)]
-    fresh = [s for s in calls if s.single and not s.into and s.target.startswith(FRESH)]
+    calls = [s for s in graph.body[graph.prepack_steps :] if isinstance(s, Extern)]
+    fresh = [s for s in calls if s.single and not s.into and s.target.startswith(FRESH_RESULT_OPS)]
     return {b for s in fresh for b in s.outputs if b is not None} - shown
 
 
@@ -137,7 +153,7 @@ def _same_layout(one: Buffer, other: Buffer) -> bool:
 
 
 def _read_at(step: Kernel | Extern) -> dict[Buffer, set[Expr]]:
-    """Where a kernel that does everything at once reads its operands; nothing of any other step."""
+    """Where a kernel with a single pointwise phase reads its operands; empty for other steps."""
     if not isinstance(step, Kernel) or len(step.phases) != 1 or step.phases[0].is_reduction:
         return {}
     found: dict[Buffer, set[Expr]] = {}
@@ -146,10 +162,10 @@ def _read_at(step: Kernel | Extern) -> dict[Buffer, set[Expr]]:
     return found
 
 
-def _replaced(
+def _inplace_donor(
     step: Kernel | Extern, made: Buffer, dying: list[Buffer], read_at: dict[Buffer, set[Expr]]
 ) -> Buffer | None:
-    """A dying operand whose every element is read only where `made` is then written."""
+    """A dying operand, each element of which is read only where `made` is written."""
     if not isinstance(step, Kernel):
         return None
     place = next(flat_index(s.buffer, s.index) for s in step.stores if s.buffer == made)

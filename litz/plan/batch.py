@@ -1,8 +1,8 @@
-"""Which kernels may run at the same time: side by side in one launch, shared out over the threads.
+"""Batches: independent kernels that run in one launch, shared by the threads.
 
 In: a `KernelGraph` and, later, its `Plan`. Out: an order that brings independent kernels together,
-and the batches of them. Example: an optimizer updates two hundred parameters of different sizes;
-no update waits for another, and all of them are one batch.
+and batches of them. Example: an optimizer updates two hundred parameters of different sizes; no
+update depends on another, and all of them are one batch.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from litz.ir.lifetimes import cuts
 from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, Plan, read, written
 from litz.plan.order import Step, byte_size, dependencies, intermediates
 
-# A number, or a few: as good a while later as right after it was written.
-SMALL = 64
-# Kernels of one launch: their arguments lie side by side on the stack.
-MOST = 256
+# A few numbers: they need not be read right after they were written.
+SCALAR_BYTES = 64
+# Kernels of one launch: their arguments are stored on the stack.
+MAX_BATCH = 256
 
 
-def gather_levels(graph: KernelGraph) -> KernelGraph:
-    """Order each run of kernels by how many others they wait for.
+def order_by_level(graph: KernelGraph) -> KernelGraph:
+    """Order each run of kernels by the number of others that they wait for.
 
         s0 = step0 + 1; p0 -= s0 * g0            s0 = step0 + 1; s1 = step1 + 1
         s1 = step1 + 1; p1 -= s1 * g1    ->      p0 -= s0 * g0;  p1 -= s1 * g1
 
-    Only where what passes between kernels are single numbers: a large value is read best right
-    after it was written, and makes room sooner.
+    Only if kernels pass nothing but single numbers: a large value is best read right after it was
+    written, and then freed sooner.
     """
-    if any(byte_size(buffer) > SMALL for buffer in intermediates(graph)):
+    if any(byte_size(buffer) > SCALAR_BYTES for buffer in intermediates(graph)):
         return graph
-    held, body = graph.body[: graph.prepared], graph.body[graph.prepared :]
+    prepacked, body = graph.body[: graph.prepack_steps], graph.body[graph.prepack_steps :]
     levels = _levels(body)
     ordered: list[int] = []
     for is_kernel, run in groupby(range(len(body)), lambda k: isinstance(body[k], Kernel)):
         ordered += sorted(run, key=lambda k: levels[k] if is_kernel else 0)  # stable
-    return replace(graph, body=(*held, *(body[k] for k in ordered)))
+    return replace(graph, body=(*prepacked, *(body[k] for k in ordered)))
 
 
 def _levels(body: tuple[Step, ...]) -> list[int]:
@@ -50,17 +50,17 @@ def _levels(body: tuple[Step, ...]) -> list[int]:
 
 
 def batches(plan: Plan) -> Iterator[tuple[int, ...]]:
-    """Runs of neighbouring kernels, by number, of which none touches what another one writes."""
+    """Runs of consecutive kernels, by number, none of which touches memory another one writes."""
     together: list[int] = []
-    reads, writes = _Places(plan), _Places(plan)
+    reads, writes = _Footprint(plan), _Footprint(plan)
     number, cut = 0, cuts(plan)
     for position, step in enumerate(plan.graph.body):
         given, made = read(step), written(step)
-        apart = isinstance(step, Extern) or position == plan.graph.prepared or position in cut
-        meets = writes.meet(given) or writes.meet(made) or reads.meet(made)
-        if together and (apart or meets or len(together) == MOST):
+        apart = isinstance(step, Extern) or position == plan.graph.prepack_steps or position in cut
+        conflicts = writes.overlaps(given) or writes.overlaps(made) or reads.overlaps(made)
+        if together and (apart or conflicts or len(together) == MAX_BATCH):
             yield tuple(together)
-            together, reads, writes = [], _Places(plan), _Places(plan)
+            together, reads, writes = [], _Footprint(plan), _Footprint(plan)
         if isinstance(step, Kernel):
             together.append(number)
             number += 1
@@ -70,11 +70,11 @@ def batches(plan: Plan) -> Iterator[tuple[int, ...]]:
         yield tuple(together)
 
 
-class _Places:
-    """Memory: buffers by name, and blocks of the arena, of which several buffers may share one."""
+class _Footprint:
+    """A set of memory: buffers by name, and blocks of the arena, which buffers may share."""
 
     def __init__(self, plan: Plan) -> None:
-        self.slots, self.heirs = plan.slots, plan.heirs
+        self.slots, self.inplace_reuse = plan.slots, plan.inplace_reuse
         self.names: set[str] = set()
         self.blocks: list[tuple[Expr, int, int]] = []
 
@@ -87,16 +87,16 @@ class _Places:
                 self.blocks.append((slot.unit, slot.offset, slot.offset + slot.bytes))
 
     def _root(self, name: str) -> str:
-        """The result of ATen's whose memory a buffer has inherited, or itself."""
-        while name in self.heirs:
-            name = self.heirs[name]
+        """The ATen result whose memory a buffer reuses, or the buffer itself."""
+        while name in self.inplace_reuse:
+            name = self.inplace_reuse[name]
         return name
 
-    def meet(self, buffers: list[Buffer]) -> bool:
-        """Whether one of the buffers lies where one of these does."""
-        return any(self._meets(b) for b in buffers)
+    def overlaps(self, buffers: list[Buffer]) -> bool:
+        """Whether one of the buffers overlaps this memory."""
+        return any(self._overlaps(b) for b in buffers)
 
-    def _meets(self, buffer: Buffer) -> bool:
+    def _overlaps(self, buffer: Buffer) -> bool:
         slot = self.slots.get(buffer.name)
         if slot is None:
             return self._root(buffer.name) in self.names

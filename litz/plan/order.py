@@ -1,7 +1,7 @@
-"""Order steps for a low peak of memory.
+"""The order of steps with low peak memory.
 
 In: `KernelGraph`. Out: the same steps, reordered if that lowers the peak. A greedy walk takes, of
-the steps that could run, the one that leaves the fewest bytes alive; the given order wins ties.
+the steps that are ready, the one that leaves the fewest bytes alive; the given order wins ties.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from litz.ir.program import Buffer, Extern, Kernel, KernelGraph, ViewArg, read, 
 from litz.ir.sizes import extent_bytes, of_buffer, used_in
 
 Step = Kernel | Extern
-# Past this the walk costs more than the peak is worth.
-MOST_STEPS = 2000
+# With more steps, the walk costs more than a lower peak is worth.
+MAX_ORDERED_STEPS = 2000
 
 
 def order_steps(graph: KernelGraph) -> KernelGraph:
     """The better of the given order and the greedy one."""
-    if len(graph.body) > MOST_STEPS or len(graph.body) < 3:
+    if len(graph.body) > MAX_ORDERED_STEPS or len(graph.body) < 3:
         return graph
-    greedy = graph.body[: graph.prepared] + _greedy(graph)
+    greedy = graph.body[: graph.prepack_steps] + _greedy(graph)
     if peak_bytes(greedy, graph) < peak_bytes(graph.body, graph):
         return replace(graph, body=greedy)
     return graph
 
 
 def byte_size(buffer: Buffer) -> int:
-    """About as many, if sizes are symbolic."""
+    """The size in bytes; an estimate for symbolic sizes."""
     return extent_bytes(buffer).hint
 
 
@@ -38,33 +38,33 @@ def intermediates(graph: KernelGraph) -> set[Buffer]:
     """Buffers that exist only while the graph runs."""
     outside = {b for b in (*graph.inputs, *graph.constants) if isinstance(b, Buffer)}
     outside |= {o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg)}
-    made = {b for step in graph.body if allocates_nothing(step) for b in written(step)}
-    return made - outside - set(graph.held)
+    made = {b for step in graph.body if writes_into_given_memory(step) for b in written(step)}
+    return made - outside - set(graph.prepacked)
 
 
-def sized_late(graph: KernelGraph) -> frozenset[Buffer]:
-    """Intermediates that are as large as a call of the graph tells: an arena that is laid out
-    before the first step has no place for them."""
-    if not graph.bound:
+def unbacked_buffers(graph: KernelGraph) -> frozenset[Buffer]:
+    """Intermediates of unbacked size: an arena that is laid out before the first step has no place
+    for them."""
+    if not graph.unbacked:
         return frozenset()
-    return frozenset(b for b in intermediates(graph) if graph.bound & of_buffer(b))
+    return frozenset(b for b in intermediates(graph) if graph.unbacked & of_buffer(b))
 
 
 def never_written(graph: KernelGraph) -> list[Buffer]:
-    """Empty buffers that an ATen call reads: no loop runs over them, but the call needs tensors."""
+    """Empty buffers that an ATen call reads: no loop writes them, but the call needs tensors."""
     known = {b for b in (*graph.inputs, *graph.constants) if isinstance(b, Buffer)}
     known.update(o.value.buffer for o in graph.outputs if isinstance(o.value, ViewArg))
     known.update(b for step in graph.body for b in written(step))
     return [b for step in graph.body for b in read(step) if b not in known]
 
 
-def allocates_nothing(step: Step) -> bool:
-    """An ATen op without an out= form brings its own memory; all others are given theirs."""
+def writes_into_given_memory(step: Step) -> bool:
+    """An ATen op without an out= form allocates its results; all other steps get memory."""
     return isinstance(step, Kernel) or step.into
 
 
 def peak_bytes(body: tuple[Step, ...], graph: KernelGraph) -> int:
-    """Most bytes of intermediates alive at one time."""
+    """The most bytes of intermediates alive at one time."""
     counted = intermediates(graph)
     last = {b: k for k, step in enumerate(body) for b in (*read(step), *written(step))}
     alive = peak = 0
@@ -80,23 +80,23 @@ def peak_bytes(body: tuple[Step, ...], graph: KernelGraph) -> int:
 
 
 def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
-    """For each step those that must run before it: its makers, readers of what it updates, and of
-    a call that has an effect the one before it."""
+    """For each step, the steps that must run before it: producers of its operands, readers of
+    buffers that it updates and, for a call with a side effect, the previous such call."""
     makers: dict[Buffer, list[int]] = defaultdict(list)
     readers: dict[Buffer, list[int]] = defaultdict(list)
     result: list[set[int]] = []
     last_effect: int | None = None
-    tellers: dict[Expr, list[int]] = defaultdict(list)  # of sizes, and the checks of them
+    binders: dict[Expr, list[int]] = defaultdict(list)  # the calls that bind or check a size
     for k, step in enumerate(body):
         before: set[int] = set()
         if isinstance(step, Extern):
             for binding in step.binds:
-                tellers[binding.symbol].append(k)
-        if tellers:
+                binders[binding.symbol].append(k)
+        if binders:
             used = used_in(step)
-            before.update(j for n in used for j in tellers.get(n, ()))
+            before.update(j for n in used for j in binders.get(n, ()))
             for n in used if isinstance(step, Extern) and step.checks else ():
-                tellers[n].append(k)
+                binders[n].append(k)
         if isinstance(step, Extern) and step.has_effect:
             before.update(() if last_effect is None else (last_effect,))
             last_effect = k
@@ -115,7 +115,7 @@ def dependencies(body: tuple[Step, ...]) -> list[set[int]]:
 
 
 def _greedy(graph: KernelGraph) -> tuple[Step, ...]:
-    body = graph.body[graph.prepared :]
+    body = graph.body[graph.prepack_steps :]
     counted = intermediates(graph)
     waits = [set(d) for d in dependencies(body)]
     followers: dict[int, list[int]] = defaultdict(list)
@@ -137,7 +137,7 @@ def _greedy(graph: KernelGraph) -> tuple[Step, ...]:
     order: list[Step] = []
     while ready:
         noted, k = heapq.heappop(ready)
-        if growth(k) != noted:  # another step freed what this one shares: weigh it again
+        if growth(k) != noted:  # another step freed a shared operand: push it again
             heapq.heappush(ready, (growth(k), k))
             continue
         order.append(body[k])

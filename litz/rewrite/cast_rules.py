@@ -1,7 +1,8 @@
-"""Conversions of element types.
+"""Rules for conversions of element types.
 
-In: nothing. Out: `CAST_RULES`, exact, and `ROUNDING_RULES`, which drop roundings to a storage type
-that no program asked for (`narrow`) and are left out under `emulate_precision_casts`.
+In: nothing. Out: `CAST_RULES`, which are exact, and `ROUNDING_RULES`, which drop roundings to a
+storage type that the program did not ask for (`narrow`). `emulate_precision_casts` leaves the
+latter out.
 Example: `cast.bf16(cast.f32(x)) -> x` where x is bf16, because f32 holds every bf16 value.
 """
 
@@ -11,7 +12,7 @@ from litz.ir.dtypes import BF16, BOOL, E4M3, E5M2, F16, F32, F64, DType
 from litz.rewrite.engine import Rule
 from litz.rewrite.pattern import Bindings
 
-# Significant bits and largest binary exponent: with these one float type contains another, or not.
+# Significant bits and largest binary exponent: they decide whether one float type contains another.
 _FLOATS = {
     F64: (53, 1023),
     F32: (24, 127),
@@ -22,7 +23,7 @@ _FLOATS = {
 }
 
 
-def holds(outer: DType, inner: DType) -> bool:
+def represents_all(outer: DType, inner: DType) -> bool:
     """Whether every value of `inner` is a value of `outer`."""
     if inner is outer or inner is BOOL:
         return True
@@ -39,18 +40,20 @@ def holds(outer: DType, inner: DType) -> bool:
 
 
 def _is_way_back(m: Bindings) -> bool:
-    """x was widened and comes back to its own type."""
+    """Whether x was widened and comes back to its own type."""
     root, x = m["root"], m["x"]
-    return root.dtype is x.dtype and holds(root.args[0].dtype, x.dtype)
+    return root.dtype is x.dtype and represents_all(root.args[0].dtype, x.dtype)
 
 
 def is_detour(source: DType, middle: DType, target: DType) -> bool:
-    """Whether going through `middle` keeps all that `target` can tell apart."""
+    """Whether a cast through `middle` gives the same as a direct cast to `target`."""
     if source.is_int and middle.is_int and target.is_int and middle.bits >= target.bits:
         return True  # both ways keep the low bits
-    # A float outside an integer's range has no meaning there, while integers wrap.
-    wraps = source.is_int and middle.is_float and target.is_int and not holds(target, source)
-    return holds(middle, source) and not wraps
+    # The cast of a float outside an integer's range is undefined, while integers wrap.
+    wraps = (
+        source.is_int and middle.is_float and target.is_int and not represents_all(target, source)
+    )
+    return represents_all(middle, source) and not wraps
 
 
 def _passes_through(m: Bindings) -> bool:
@@ -62,7 +65,7 @@ def _is_same_type(m: Bindings) -> bool:
 
 
 def _keeps_numbers(m: Bindings) -> bool:
-    """What is too large for e4m3 becomes NaN."""
+    """Whether the cast makes no NaN of a number: one too large for e4m3 becomes NaN."""
     return m["x"].dtype.is_float and m["root"].args[0].dtype is not E4M3
 
 
@@ -72,7 +75,7 @@ def _was_whole(m: Bindings) -> bool:
 
 def _is_wider_float(m: Bindings) -> bool:
     root, x = m["root"].dtype, m["x"].dtype
-    return x.is_float and root.is_float and root is not x and holds(root, x)
+    return x.is_float and root.is_float and root is not x and represents_all(root, x)
 
 
 CAST_RULES = [

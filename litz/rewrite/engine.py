@@ -1,8 +1,8 @@
 """The engine: applies a table of rules to an expression until none applies.
 
 In: a table of `Rule` rows and an `Expr`. Out: the equal expression in which no row matches any
-more, and how often each row was used (`Rewriter.hits`). Each node is settled once, operands first,
-so the cost is linear in the number of nodes however deep or shared they are.
+more, and how often each row was used (`Rewriter.hits`). Each node is normalised once, operands
+first, so the cost is linear in the number of nodes however deep or shared they are.
 Example: `Rewriter([Rule("mul_one", "x * 1 -> x")]).rewrite(y * 1 * 1)` is `y`.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from litz.ir.dtypes import DType
 from litz.ir.expr import Expr, rebuild, transform
-from litz.rewrite.pattern import Bindings, Make, Pattern, build, match, orders, parse_equation
+from litz.rewrite.pattern import Bindings, Make, TermPattern, build, match, orders, parse_equation
 
 Condition = Callable[[Bindings], bool]
 Computed = Callable[[Bindings], Expr | None]
@@ -34,9 +34,9 @@ FAMILIES: dict[str, Callable[[DType], bool]] = {
 class Rule:
     """One row: left side, arrow, right side.
 
-    `dtypes` names the family that the last operand of the left side must belong to; `when` is a
-    further condition on what matched (`m["x"]`, and `m["root"]` for the whole); `let` computes
-    names that only the right side has; where one of them comes out as None the rule does not apply.
+    `dtypes` names the type family of the last operand of the left side. `when` is a further
+    condition on the bindings (`m["x"]`, and `m["root"]` for the whole). `let` computes names that
+    only the right side has; if one of them is None, the rule does not apply.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Rule:
     dtypes: str = "any"
     when: Condition | None = None
     let: Mapping[str, Computed] = field(default_factory=dict)
-    left: Pattern = field(init=False, repr=False)
-    right: Pattern = field(init=False, repr=False)
+    left: TermPattern = field(init=False, repr=False)
+    right: TermPattern = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         left, right = parse_equation(self.equation)
@@ -53,10 +53,10 @@ class Rule:
         object.__setattr__(self, "right", right)
 
     def allows(self, dtype: DType) -> bool:
-        """Whether the rule is meant for operands of this type."""
+        """Whether the rule holds for operands of this type."""
         return FAMILIES[self.dtypes](dtype)
 
-    def apply(self, left: Pattern, node: Expr, make: Make) -> Expr | None:
+    def apply(self, left: TermPattern, node: Expr, make: Make) -> Expr | None:
         """The right side for a node that one order of the left side matches, or None."""
         bound: Bindings = {}
         if not match(left, node, bound):
@@ -72,11 +72,11 @@ class Rule:
         return build(self.right, bound, node.dtype, make)
 
 
-Row = tuple[Rule, Pattern]
+Row = tuple[Rule, TermPattern]
 
 
 class RuleIndex:
-    """A rule table made ready for matching: rows by the ops at the top of their left side."""
+    """A rule table indexed for matching, by the op at the top of each left side."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._by_op: dict[str, list[Row]] = {}
@@ -87,7 +87,7 @@ class RuleIndex:
         self._by_shape: dict[tuple[object, ...], tuple[Row, ...]] = {}
 
     def candidates(self, node: Expr) -> tuple[Row, ...]:
-        """The rows that the ops of a node and of its operands leave open; for most nodes none."""
+        """The rows that may match, by the ops of a node and its operands; for most nodes none."""
         rows = self._by_op.get(node.op)
         if rows is None:
             return ()
@@ -100,25 +100,25 @@ class RuleIndex:
 
 
 class Rewriter:
-    """Rules at work. `hits` counts the uses of each since this rewriter was made."""
+    """Applies rules. `hits` counts the uses of each since this rewriter was made."""
 
     def __init__(self, rules: RuleIndex | Iterable[Rule]) -> None:
         self.hits: Counter[str] = Counter()
         self._rules = rules if isinstance(rules, RuleIndex) else RuleIndex(rules)
 
     def rewrite(self, root: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
-        """The expression in normal form; a `memo` shared between calls settles each node once."""
+        """The expression in normal form; calls that share a `memo` normalise each node once."""
         return transform(root, self._change, memo)
 
     def _change(self, node: Expr, args: tuple[Expr, ...]) -> Expr:
-        # An axis is known by its extent: were that rewritten, it would be another axis. What a size
-        # is made of is computed by the call, where integers have any length.
+        # The extent is part of an axis: rewriting it would make another axis. The definition of a
+        # size is computed by the call, where integers have any length.
         return node if node.op in ("axis", "size") else self.settle(rebuild(node, args))
 
     def settle(self, node: Expr) -> Expr:
         """The normal form of a node whose operands are in normal form.
 
-        What a rule builds is settled node by node as it is built, so nothing is left to revisit.
+        The right side of a rule is normalised node by node as it is built, so no node is revisited.
         """
         for rule, left in self._rules.candidates(node):
             result = rule.apply(left, node, self.settle)
@@ -128,7 +128,7 @@ class Rewriter:
         return node
 
 
-def _is_open(rule: Rule, left: Pattern, node: Expr) -> bool:
+def _is_open(rule: Rule, left: TermPattern, node: Expr) -> bool:
     return rule.allows(node.args[-1].dtype) and all(
         p.root_op in (None, a.op) for p, a in zip(left.args, node.args, strict=True)
     )

@@ -1,8 +1,8 @@
 """Constant folding: any op over constants becomes a constant.
 
-In: nothing. Out: `FOLD_RULES`, a row for each op of the table, computed by its NumPy meaning. Left
-alone is what has no value at compile time: integer division by zero, INT_MIN // -1, a negative
-integer power, a float outside the range of the integer it is cast to, and checks.
+In: nothing. Out: `FOLD_RULES`, a row for each op of the table, computed by its NumPy meaning. Ops
+without a value at compile time are not folded: integer division by zero, INT_MIN // -1, a negative
+integer power, a cast of a float outside the range of the integer type, and checks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def converted(m: Bindings) -> Expr | None:
 def _constant(array: Any, dtype: DType) -> Expr:
     with np.errstate(all="ignore"):
         value = convert(np.asarray(array), dtype).item()
-    # Every NaN is the one NaN: its payload and sign mean nothing and would make equal nodes differ.
+    # One NaN for all: its payload and sign mean nothing, and would make equal nodes differ.
     return const(math.nan if value != value else value, dtype)
 
 
@@ -75,8 +75,8 @@ def _left_side(op: str) -> str:
     return f"{names[0]} {SIGNS[op]} {names[1]}" if len(names) == 2 else f"{SIGNS[op]}{names}"
 
 
-# Choices have rules of their own; a check must happen; special functions of a constant are rare,
-# and what they mean is slow to compute and, far out, not computable at all.
+# `where` has rules of its own; a check must happen; special functions of a constant are rare, and
+# their reference is slow to compute and, for large arguments, not computable at all.
 NOT_FOLDED = {"where", *CHECK_OPS, "gcd", *SPECIAL, *POLYNOMIALS}
 
 FOLD_RULES = [

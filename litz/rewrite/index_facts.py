@@ -1,8 +1,8 @@
-"""What is known about i64 expressions made of axes, sizes and constants alone.
+"""Facts about i64 expressions of axes, sizes and constants, from their ranges.
 
-In: a comparison of two such expressions, their minimum or their maximum. Out: what their ranges
-decide. Example: `i0 < 128` is true if i0 runs over 128. The index algebra computes with unbounded
-integers, while tensors of int64 wrap: so only what cannot wrap is handed to it
+In: a comparison of two such expressions, their minimum or their maximum. Out: its value, if the
+ranges decide it. Example: `i0 < 128` is true if i0 runs over 128. The index algebra computes with
+unbounded integers, while tensors of int64 wrap: so it gets only expressions that cannot wrap
 (`litz/ir/magnitude.py`).
 """
 
@@ -17,9 +17,10 @@ DECIDABLE = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "min", "max"))
 
 
 def decide(node: Expr) -> Expr | None:
-    """A comparison, a minimum or a maximum of exact values that the same operand always wins.
+    """The value of a comparison that is the same at every point, or the operand of a minimum or
+    maximum that always wins; None if neither is known.
 
-    The difference of the operands is never computed by a kernel: only they must not wrap.
+    No kernel computes the difference of the operands, so that only they must not wrap.
     """
     x, y = node.args
     if not is_exact(x) or not is_exact(y):

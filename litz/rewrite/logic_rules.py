@@ -1,4 +1,4 @@
-"""Booleans, comparisons and choice.
+"""Rules for booleans, comparisons and `where`.
 
 In: nothing. Out: `LOGIC_RULES`. A comparison with NaN is false, so `x == x` and `~(x < y)` are
 rewritten for integers only, while `~(x == y) -> x != y` holds for every value.
@@ -16,7 +16,7 @@ def _compares_integers(m: Bindings) -> bool:
 
 
 def _is_flag(m: Bindings) -> bool:
-    """b is a boolean inside a conversion to a number."""
+    """Whether b, which is converted to a number, is a boolean."""
     return m["b"].dtype is BOOL
 
 

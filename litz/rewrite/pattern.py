@@ -1,11 +1,11 @@
 """Patterns: the two sides of a rewrite equation, read from its text.
 
-In: an equation such as `"where(~c, x, y) -> where(c, y, x)"`. Out: two `Pattern` trees, one to
-`match` against an `Expr`, one to `build` an `Expr` from what matched. The text is in Python's
-syntax: infix signs and calls are rows of the op table, a lower-case name stands for any
-expression, an upper-case one for any constant, a numeral for that constant in its operand's type.
-`cast(x)` and `narrow(x)` convert to any type, on the right side to that of the left; `cast.f32(x)`
-converts to a named one.
+In: an equation such as `"where(~c, x, y) -> where(c, y, x)"`. Out: two `TermPattern` trees, one to
+`match` against an `Expr`, one to `build` an `Expr` from the bindings. The text is in Python's
+syntax. Infix signs and calls are rows of the op table. A lower-case name stands for any expression,
+an upper-case one for any constant, a numeral for that constant in its operand's type. `cast(x)` and
+`narrow(x)` convert to any type, on the right side to the type of the left side; `cast.f32(x)`
+converts to f32.
 """
 
 from __future__ import annotations
@@ -41,83 +41,83 @@ CONVERSIONS = {"cast": cast, "narrow": narrow}
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """`attr` is a variable's name, a literal's value or the type that a conversion names."""
+class TermPattern:
+    """`attr` is a variable's name, a literal's value or the target type of a conversion."""
 
     op: str  # "any", "constant", "literal", "cast", "narrow" or a row of the op table
-    args: tuple[Pattern, ...] = ()
+    args: tuple[TermPattern, ...] = ()
     attr: Any = None
 
     @property
     def root_op(self) -> str | None:
-        """The op of every node this matches; None if that may be any."""
+        """The op of every node that this matches; None if it matches any op."""
         if self.op == "any":
             return None
         return "const" if self.op in ("constant", "literal") else self.op
 
-    def nodes(self) -> Iterator[Pattern]:
+    def nodes(self) -> Iterator[TermPattern]:
         """This pattern and all below it."""
         yield self
         for argument in self.args:
             yield from argument.nodes()
 
 
-def parse_equation(text: str) -> tuple[Pattern, Pattern]:
+def parse_equation(text: str) -> tuple[TermPattern, TermPattern]:
     """`"x * 1 -> x"` as a left and a right side."""
     left, right = text.split("->")
     return parse_pattern(left), parse_pattern(right)
 
 
-def parse_pattern(text: str) -> Pattern:
+def parse_pattern(text: str) -> TermPattern:
     """One side of an equation."""
     return _read(ast.parse(text.strip(), mode="eval").body)
 
 
-def _read(tree: ast.expr) -> Pattern:
+def _read(tree: ast.expr) -> TermPattern:
     match tree:
         case ast.Constant(value=value):
-            return Pattern("literal", (), value)
+            return TermPattern("literal", (), value)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return Pattern("literal", (), -number)
+            return TermPattern("literal", (), -number)
         case ast.Name(id=name):
             if name in _NUMBERS:
-                return Pattern("literal", (), _NUMBERS[name])
-            return Pattern("constant" if name.isupper() else "any", (), name)
+                return TermPattern("literal", (), _NUMBERS[name])
+            return TermPattern("constant" if name.isupper() else "any", (), name)
         case ast.UnaryOp(op=sign, operand=operand):
-            return Pattern(_INFIX[type(sign)], (_read(operand),))
+            return TermPattern(_INFIX[type(sign)], (_read(operand),))
         case ast.BinOp(left=left, op=sign, right=right):
-            return Pattern(_INFIX[type(sign)], (_read(left), _read(right)))
+            return TermPattern(_INFIX[type(sign)], (_read(left), _read(right)))
         case ast.Compare(left=left, ops=[sign], comparators=[right]):
-            return Pattern(_INFIX[type(sign)], (_read(left), _read(right)))
+            return TermPattern(_INFIX[type(sign)], (_read(left), _read(right)))
         case ast.Call(func=ast.Name(id=name), args=args):
             assert name in OPS or name in CONVERSIONS, f"no op is called {name}"
-            return Pattern(name, tuple(_read(a) for a in args))
+            return TermPattern(name, tuple(_read(a) for a in args))
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=dtype), args=[operand]):
-            return Pattern(name, (_read(operand),), DTYPES[dtype])
+            return TermPattern(name, (_read(operand),), DTYPES[dtype])
     raise ValueError(f"not a pattern: {ast.unparse(tree)}")
 
 
-def orders(pattern: Pattern) -> list[Pattern]:
-    """Every spelling of a pattern in which operands of commutative ops are swapped.
+def orders(pattern: TermPattern) -> list[TermPattern]:
+    """Every form of a pattern with operands of commutative ops swapped.
 
-    Spelling the orders out once, when a table is read, makes matching a walk without backtracking.
+    Listing them once, when a table is indexed, makes matching a walk without backtracking.
     """
     if not pattern.args:
         return [pattern]
-    found: dict[Pattern, None] = {}
+    found: dict[TermPattern, None] = {}
     commutes = pattern.op in OPS and OPS[pattern.op].commutative
     for args in itertools.product(*(orders(a) for a in pattern.args)):
-        found[Pattern(pattern.op, args, pattern.attr)] = None
+        found[TermPattern(pattern.op, args, pattern.attr)] = None
         if commutes:
-            found[Pattern(pattern.op, args[::-1], pattern.attr)] = None
+            found[TermPattern(pattern.op, args[::-1], pattern.attr)] = None
     return list(found)
 
 
-def match(pattern: Pattern, node: Expr, bound: Bindings) -> bool:
-    """Whether the node has the pattern's form; `bound` collects what each name stands for."""
+def match(pattern: TermPattern, node: Expr, bound: Bindings) -> bool:
+    """Whether the node has the pattern's form; `bound` collects the expression of each name."""
     op = pattern.op
     if op == "any" or (op == "constant" and node.is_const):
-        # Equal expressions are one object, so a repeated name is one identity test.
+        # Equal expressions are one object, so a repeated name costs one identity test.
         return bound.setdefault(pattern.attr, node) is node
     if op == "literal":
         return node.is_const and is_literal(node, pattern.attr)
@@ -135,8 +135,8 @@ def is_literal(node: Expr, value: bool | int | float) -> bool:
     return node is const(value, node.dtype)
 
 
-def build(pattern: Pattern, bound: Mapping[str, Expr], dtype: DType, make: Make) -> Expr:
-    """An expression of type `dtype` in the pattern's form; `make` sees every node that is built."""
+def build(pattern: TermPattern, bound: Mapping[str, Expr], dtype: DType, make: Make) -> Expr:
+    """An expression of type `dtype` in the pattern's form; `make` is applied to every new node."""
     if pattern.op in ("any", "constant"):
         return bound[pattern.attr]
     if pattern.op == "literal":
@@ -153,8 +153,8 @@ def build(pattern: Pattern, bound: Mapping[str, Expr], dtype: DType, make: Make)
     return make(apply(pattern.op, *args))
 
 
-def operand_dtype(pattern: Pattern, bound: Mapping[str, Expr]) -> DType | None:
-    """The type of an op's operands, read off the first that has one of its own."""
+def operand_dtype(pattern: TermPattern, bound: Mapping[str, Expr]) -> DType | None:
+    """The type of an op's operands, from the first one whose type is known."""
     for argument in pattern.args[1:] if pattern.op == "where" else pattern.args:
         if argument.op in ("any", "constant"):
             return bound[argument.attr].dtype

@@ -37,7 +37,7 @@ def _rule_index(emulate_precision_casts: bool) -> RuleIndex:
 
 
 class Simplifier:
-    """The tables of one compile. Its memo makes a program cost what its distinct nodes cost."""
+    """The simplifier of one compile. Its memo makes each distinct node cost once."""
 
     def __init__(self, emulate_precision_casts: bool = False) -> None:
         self._rewriter = Rewriter(_rule_index(emulate_precision_casts))
@@ -56,7 +56,7 @@ class Simplifier:
 
     def _change(self, node: Expr, args: tuple[Expr, ...]) -> Expr:
         if node.op in ("axis", "size"):
-            return node  # what a size is made of is computed by the call, where nothing wraps
+            return node  # the definition of a size is computed by the call, where nothing wraps
         if node.op == "load":
             # An index addresses memory, so it cannot wrap: the algebra holds for all of it.
             count = len(node.index)
@@ -77,5 +77,5 @@ class Simplifier:
 
 
 def simplify_value(expr: Expr, emulate_precision_casts: bool = False) -> Expr:
-    """An equal, cheaper expression; storage roundings stay if precision casts are emulated."""
+    """An equal, cheaper expression; `emulate_precision_casts` keeps roundings to storage types."""
     return Simplifier(emulate_precision_casts)(expr)

@@ -1,8 +1,8 @@
-"""Dear ops by cheap ones that give the same bits.
+"""Strength reduction: expensive ops become cheap ones that give the same bits.
 
-In: nothing. Out: `STRENGTH_RULES`. Powers with these exponents are products in eager too, so the
-product is the reference; `x ** 0.5` stays, because a root of -0.0 or -inf is no power. Integer `//`
-and `%` stay as they are: the index algebra reads them, and LLVM turns them into shifts itself.
+In: nothing. Out: `STRENGTH_RULES`. Eager computes powers with these exponents as products too, so
+the product is the reference. `x ** 0.5` stays, because it differs from `sqrt(x)` at -0.0 and -inf.
+Integer `//` and `%` stay: the index algebra reads them, and LLVM turns them into shifts itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _F32_LEAST_NORMAL = 2.0**-126
 
 
 def _exact_reciprocal(m: Bindings) -> Expr | None:
-    """1 / K if K is a power of two; a subnormal one would vanish where denormals are flushed."""
+    """1 / K if K is a power of two and 1 / K is normal: a denormal may be flushed to zero."""
     value, dtype = m["K"].attr, m["K"].dtype
     if dtype.is_narrow or abs(math.frexp(value)[0]) != 0.5:
         return None

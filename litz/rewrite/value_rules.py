@@ -1,6 +1,6 @@
 """Arithmetic identities, exact for every value of the types they name.
 
-In: nothing. Out: `VALUE_RULES` and `INTEGER_RULES`. What floats lack they lack on purpose:
+In: nothing. Out: `VALUE_RULES` and `INTEGER_RULES`. Some integer rules are wrong for floats:
 `x + 0.0` turns -0.0 into 0.0, `x * 0.0` keeps NaN, `x - x` is NaN for an infinity, sums do not
 reassociate, and a max of a max may change the sign of a zero.
 """
@@ -37,7 +37,7 @@ VALUE_RULES = [
     Rule("div_minus_one", "x / -1 -> -x", "float"),
     Rule("div_neg_neg", "-x / -y -> x / y", "float"),
     Rule("abs_square", "abs(x * x) -> x * x", "float"),
-    # What has no fraction stays: it is rounded already, or was an integer.
+    # A number without a fraction stays: it is rounded already, or was an integer.
     *(
         Rule(f"{outer}_{inner}", f"{outer}({inner}(x)) -> {inner}(x)", "float")
         for outer, inner in product(ROUNDINGS, ROUNDINGS)

@@ -1,8 +1,8 @@
 """The CUDA driver, through ctypes: modules loaded, kernels launched, without a compiler.
 
-In: cubins. Out: handles for the launcher, and what a graph's entry asks of its device: memory, the
-current stream, a flag that kernels can set. Example: `Cuda(0).load(cubins)` gives the handle and
-the shared memory of each kernel.
+In: cubins. Out: handles for the launcher, and what a wrapper needs of its device: memory, the
+current stream, a record that kernels can write. Example: `Cuda(0).load(cubins)` gives the handle of
+each kernel.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from litz.errors import DriverError
 from litz.ir.source import Cubin
 from litz.runtime.cudagraphs import CudaRecorder
 
-MOST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+CAPTURE_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-FREE_SHARED = 48 * 1024  # a kernel that wants more has to ask
-SIDE = Lock()  # one thread at a time records on a side stream
+DEFAULT_SHARED_LIMIT = 48 * 1024  # a kernel that needs more must set MAX_DYNAMIC_SHARED
+CAPTURE_LOCK = Lock()  # one thread at a time records on a side stream
 
 
 @cache
 def _driver() -> Any:
-    """libcuda, which torch has loaded and initialised long before a graph is compiled."""
+    """libcuda, which torch has loaded and initialised before a graph is compiled."""
     library = ctypes.CDLL("libcuda.so.1")
     library.cuModuleLoadData.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
     library.cuModuleGetFunction.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p]
@@ -55,7 +55,7 @@ def _check(what: str, code: int) -> None:
 
 @cache
 def _context(index: int) -> int:
-    """The context that torch works in on a device. It is never let go: torch's never is."""
+    """The primary context of a device, which torch uses. It is never released, as torch's."""
     context = ctypes.c_void_p()
     found = _driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), index)
     _check("cuDevicePrimaryCtxRetain", found)
@@ -63,27 +63,27 @@ def _context(index: int) -> int:
 
 
 @cache
-def _side_stream(index: int) -> int:
-    """A stream of ours on a device, to record on: nothing ever runs there."""
+def _capture_stream(index: int) -> int:
+    """A stream of ours on a device, only to record on: nothing ever runs there."""
     stream = ctypes.c_void_p()
     _check("cuStreamCreate", _driver().cuStreamCreate(ctypes.byref(stream), NON_BLOCKING))
     return stream.value or 0
 
 
 def error_text(code: int) -> str:
-    """What the driver says about a code."""
+    """The driver's text for an error code."""
     text = ctypes.c_char_p()
     _driver().cuGetErrorString(code, ctypes.byref(text))
     return (text.value or b"unknown").decode()
 
 
 class LaunchGraph:
-    """Launches that were recorded, as one; given back to the driver with the last owner of this.
-    What is on its way by then is not disturbed: the driver waits for it."""
+    """Recorded launches as one launch. The driver's graph is destroyed with this object; launches
+    that still run are not disturbed, since the driver waits for them."""
 
     def __init__(self, driver: Any, instance: int) -> None:
         self._launch, self._instance = driver.cuGraphLaunch, instance
-        # At exit, the driver may be gone before us, and takes everything with it.
+        # At exit the driver may be gone before us, and has freed everything.
         finalize(self, driver.cuGraphExecDestroy, instance).atexit = False
 
     def __call__(self, stream: int) -> int:
@@ -103,61 +103,64 @@ class Cuda:
 
     @property
     def launch_address(self) -> int:
-        """Where cuLaunchKernel is."""
+        """The address of cuLaunchKernel."""
         return ctypes.cast(_driver().cuLaunchKernel, ctypes.c_void_p).value or 0
 
     def stream(self) -> int:
-        """The stream that torch works on."""
+        """torch's current stream."""
         return self._stream(self.index)
 
-    def is_recording(self) -> bool:
-        """Whether what is launched now becomes part of a CUDA graph of torch's."""
+    def is_capturing(self) -> bool:
+        """Whether launches now become part of a CUDA graph that torch records."""
         return bool(torch.cuda.is_current_stream_capturing())
 
     def wait(self) -> None:
-        """Until all that was launched on torch's stream has run."""
+        """Wait until all launches on torch's stream have run."""
         torch.cuda.current_stream(self.index).synchronize()
 
     def record(self, words: int) -> torch.Tensor:
         """Integers that kernels can write and we can read without waiting for them."""
         return torch.zeros(words, dtype=torch.int64, device="cpu").pin_memory()
 
-    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A number of the CPU's, on the GPU. Pinned memory would be read some time after this
-        call, when its owner may have written to it; any other is read at once. A recording of the
-        user's has the number itself, as eager's has: its replays would read memory that is gone."""
-        if not tensor.is_cuda and self.is_recording():
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a scalar tensor of the CPU on the GPU. Pinned memory would be read some time
+        after this call, when its owner may have written to it; any other is read at once. While the
+        user records a CUDA graph, the number itself is recorded, as in eager: a replay would read
+        memory that is gone."""
+        if not tensor.is_cuda and self.is_capturing():
             number = tensor.item()
             return torch.full(tensor.shape, number, dtype=tensor.dtype, device=self.name)
         return tensor.to(self.name, non_blocking=not tensor.is_pinned())
 
     def enter(self) -> None:
-        """Make the device's context this thread's. A thread has none before torch first needs it
-        there, which a call whose memory lies ready does not show."""
+        """Make the device's context current in this thread. A thread has none until torch first
+        needs it there, and a call that allocates nothing does not make torch need it."""
         _check("cuCtxSetCurrent", _driver().cuCtxSetCurrent(_context(self.index)))
 
-    def elsewhere(self, call: Callable[[list[Any]], Any], args: list[Any]) -> Any:
+    def call_on_device(self, call: Callable[[list[Any]], Any], args: list[Any]) -> Any:
         """Call with this device as the current one."""
         with torch.cuda.device(self.index):
             return call(args)
 
     def error_text(self, code: int) -> str:
-        """What the driver says about a code."""
+        """The driver's text for an error code."""
         return error_text(code)
 
     def recorder(self) -> CudaRecorder:
-        """Who records CUDA graphs on it."""
+        """The recorder of CUDA graphs on this device."""
         return CudaRecorder(self.index)
 
     def recorded(self, run: Callable[[int], int]) -> Callable[[int], int] | None:
-        """What `run` launches on a stream, as one launch; None while torch records another."""
+        """The launches of `run` on a stream, as one launch; None while torch records a graph."""
         if torch.cuda.is_current_stream_capturing():
             return None
         self.enter()
         driver, graph, instance = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
-        with SIDE:
-            stream = _side_stream(self.index)
-            _check("cuStreamBeginCapture", driver.cuStreamBeginCapture_v2(stream, THIS_THREAD))
+        with CAPTURE_LOCK:
+            stream = _capture_stream(self.index)
+            _check(
+                "cuStreamBeginCapture", driver.cuStreamBeginCapture_v2(stream, CAPTURE_THREAD_LOCAL)
+            )
             code = run(stream)
             ended = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
         _check("a launch that is recorded", code)
@@ -171,7 +174,7 @@ class Cuda:
         """The handle of each kernel. They stay loaded for as long as this object lives."""
         handles: dict[str, int] = {}
         with torch.cuda.device(self.index):
-            torch.cuda.current_stream()  # torch makes the context when it is first asked
+            torch.cuda.current_stream()  # makes torch create the context
             for cubin in cubins:
                 handles[cubin.name] = self._function(cubin)
         return handles
@@ -183,7 +186,7 @@ class Cuda:
         name = cubin.name.encode()
         found = driver.cuModuleGetFunction(ctypes.byref(function), module, name)
         _check(f"cuModuleGetFunction({cubin.name})", found)
-        if cubin.shared > FREE_SHARED:
-            granted = driver.cuFuncSetAttribute(function, MOST_SHARED, cubin.shared)
+        if cubin.shared > DEFAULT_SHARED_LIMIT:
+            granted = driver.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, cubin.shared)
             _check(f"cuFuncSetAttribute({cubin.name}, {cubin.shared} bytes)", granted)
         return function.value or 0

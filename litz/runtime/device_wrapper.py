@@ -1,9 +1,9 @@
 """The wrapper of a graph on a GPU: one call as Python text, as `wrapper` prints it for the CPU.
 
-In: `CallPlan`, one of its bodies, the device. Out: the function's text and what its names stand
-for. The differences: intermediates lie in one piece of memory that torch's allocator gives for the
-call (so that it may have it back), kernels go to torch's current stream, pointers are aligned as
-kernels expect, and a number of the CPU's is brought over. For x + 1:
+In: `CallPlan`, one of its bodies, the device. Out: the function's text and the values of its names.
+The differences from the CPU: the arena is allocated by torch for each call and returned after it,
+kernels run on torch's current stream, pointers are aligned as kernels expect, and a scalar tensor
+of the CPU is copied to the GPU. For x + 1:
 
     def call(args):
         ...
@@ -32,24 +32,24 @@ from litz.ir.call_plan import (
     Allocate,
     Body,
     CallPlan,
-    Point,
     Segment,
+    SetPointer,
     changed_in,
     moves,
 )
 from litz.ir.index import ONE
 from litz.ir.program import Buffer, Extern, ViewArg
 from litz.runtime.counters import Counters
-from litz.runtime.launches import Launches
-from litz.runtime.numbers import local_name, number_text, tuple_text
+from litz.runtime.launch_graphs import LaunchGraphCache
 from litz.runtime.poison import with_poison
+from litz.runtime.size_exprs import local_name, number_text, tuple_text
 from litz.runtime.wrapper import LETTERS, NAMED, Native, Wrapper, region_lines, region_names
 
-ALIGNMENT = 16  # bytes; what Triton was told of every pointer
+ALIGNMENT = 16  # bytes: Triton compiles kernels for pointers that are multiples of it
 
 
 class DeviceWrapper(Wrapper):
-    """Prints the function of a body on `device`; `arena` gives what all partitions share."""
+    """Prints the function of a body on `device`; `arena` gives the arena that partitions share."""
 
     def __init__(
         self, call: CallPlan, body: Body, segments: Mapping[str, Native],
@@ -58,7 +58,7 @@ class DeviceWrapper(Wrapper):
     ) -> None:  # fmt: skip
         super().__init__(call, body, segments, constants, config)
         self.shared, self.device = arena, device
-        self.names.update(empty=device.empty, empty_large=device.empty, moved=device.moved)
+        self.names.update(empty=device.empty, empty_large=device.empty, to_device=device.to_device)
         if self.poisons:
             make = with_poison(device.empty)
             self.names.update(empty=make, empty_large=make)
@@ -89,7 +89,7 @@ class DeviceWrapper(Wrapper):
         return "\n".join(["def call(args):", *lines, "", resize])
 
     def _whole(self) -> list[str]:
-        """The lines with what stands around them: the device, the inputs, the table."""
+        """The whole function: device and inputs, a table taken, the lines, the table returned."""
         symbolic = bool(self.body.symbols)
         return [
             *self._on_device(), *self._unpacked(),
@@ -102,9 +102,9 @@ class DeviceWrapper(Wrapper):
         ]  # fmt: skip
 
     def _on_device(self) -> list[str]:
-        """Lines that see to the device, and to what an earlier call noted."""
+        """Lines that select the device, and raise an error recorded by an earlier call."""
         return [
-            f"if current() != {self.device.index}: return elsewhere(call, args)",
+            f"if current() != {self.device.index}: return call_on_device(call, args)",
             *(["if flag.value: check()"] if self.checks else []),
         ]
 
@@ -118,8 +118,8 @@ class DeviceWrapper(Wrapper):
         return f"arena = empty(({size},), (1,), {kind})"
 
     def _resize(self) -> str:
-        """The function that fits a table to sizes: what of it follows from them, and where in the
-        arena the regions lie."""
+        """The function that fills a table for new sizes: the entries that follow from them, and the
+        addresses of arena slots."""
         plan = self.plan
         lines = ["space.sizes = ()"]  # until all of it fits
         lines.append(f"{''.join(f'{local_name(s)}, ' for s in self.body.symbols)} = sizes")
@@ -138,19 +138,19 @@ class DeviceWrapper(Wrapper):
 
     # -- inputs ------------------------------------------------------------------------------
 
-    def _point(self, step: Point) -> None:
-        """What a kernel reads is where a kernel can read it. The caller's tensor keeps its name,
-        for results that show it: where they begin in its memory is what torch goes by. But an input
-        that kernels write to is their copy until it is given back, for calls between them too."""
+    def _point(self, step: SetPointer) -> None:
+        """Enter the address of an input, of an aligned copy if it is unaligned. The name stays that
+        of the caller's tensor, for outputs that are views of it. But for an input that kernels
+        write to, the name means the copy until it is copied back, so that calls see the writes."""
         buffer = step.buffer
-        if self._is_away(buffer) or buffer.name in self.constants:
+        if self._on_other_device(buffer) or buffer.name in self.constants:
             self._enter_constant(buffer) if buffer.name in self.constants else self._enter(buffer)
             return
         name, entry = self.local[buffer.name], self.plan.table[buffer.name]
         if buffer in self.updated:
-            self.names.update(nothing=_nothing, borrowed=borrowed)
+            self.names.update(nothing=_nothing, aligned_copy=aligned_copy)
             self.lines.append(f"own_{name}, give_{name} = {name}, nothing")
-            here, take = name, f"{name}, give_{name} = borrowed({name})"
+            here, take = name, f"{name}, give_{name} = aligned_copy({name})"
         else:
             here, take = f"near_{name}", f"near_{name} = aligned({name})"
         self.lines.append(f"table[{entry}] = p = {name}.data_ptr()")
@@ -158,32 +158,32 @@ class DeviceWrapper(Wrapper):
         self._assert_aligned(buffer)
 
     def _enter_constant(self, buffer: Buffer) -> None:
-        """A constant of the CPU's is brought over once."""
-        if not self._is_away(buffer):
+        """Enter the address of a constant; one on the CPU is copied to the GPU once."""
+        if not self._on_other_device(buffer):
             self._enter(buffer)
             return
-        here = self._name("constant", self.device.moved(self.constants[buffer.name]))
+        here = self._name("constant", self.device.to_device(self.constants[buffer.name]))
         self.lines.append(f"table[{self.plan.table[buffer.name]}] = {here}.data_ptr()")
 
-    def _is_away(self, buffer: Buffer) -> bool:
+    def _on_other_device(self, buffer: Buffer) -> bool:
         return bool(buffer.device != self.device.name)
 
     def _enter(self, buffer: Buffer) -> None:
-        """Put a tensor's address into the table; a number of the CPU's is brought over first."""
+        """Enter a tensor's address; a scalar tensor of the CPU is copied to the GPU first."""
         if buffer.name not in self.body.points or buffer.name not in self.plan.table:
             return
         name = self.local[buffer.name]
-        if self._is_away(buffer):
-            self.lines.append(f"here_{name} = moved({name})")
+        if self._on_other_device(buffer):
+            self.lines.append(f"here_{name} = to_device({name})")
             name = f"here_{name}"
         self.lines.append(f"table[{self.plan.table[buffer.name]}] = {name}.data_ptr()")
         self._assert_aligned(buffer)
 
     def _keep(self, op: Extern, buffer: Buffer | None, source: str) -> None:
-        """A call's result may begin anywhere, as a piece of something larger does: one that kernels
-        take is brought to where they expect it. What takes its place later shares that memory."""
+        """Name a call's result. It may be unaligned, for example a view into a larger tensor: one
+        that kernels take is replaced by an aligned copy, also for a buffer that later reuses it."""
         super()._keep(op, buffer, source)
-        if buffer is None or buffer.name not in self.body.points or self._is_away(buffer):
+        if buffer is None or buffer.name not in self.body.points or self._on_other_device(buffer):
             return
         name, entry = self.local[buffer.name], self.plan.table.get(buffer.name)
         if entry is not None and not self.config.alignment_asserts:
@@ -201,11 +201,11 @@ class DeviceWrapper(Wrapper):
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         name = self._new(buffer, LETTERS[step.kind])
         self.lines.append(f"{name} = empty({sizes}, {strides}, {dtype})")
-        if buffer.name in self.plan.table:  # else it has no elements, and no kernel knows it
+        if buffer.name in self.plan.table:  # otherwise it has no elements, and no kernel uses it
             self.lines.append(f"table[{self.plan.table[buffer.name]}] = {name}.data_ptr()")
 
     def _count(self, buffer: Buffer) -> None:
-        """Counters that are zero, of the stream at hand."""
+        """Enter counters that are zero, those of the current stream."""
         counters = self._name("counters", Counters(buffer.shape[0].number, self.device))
         name = self._new(buffer, "w")
         self.lines.append(f"{name} = {counters}(table[{STREAM}])")
@@ -238,36 +238,36 @@ class DeviceWrapper(Wrapper):
         return f"own_{name}" if buffer in self.given_back else name
 
     def _launch(self, segment: str) -> None:
-        given = "table, address" if isinstance(self.names[segment], Launches) else "address"
+        given = "table, address" if isinstance(self.names[segment], LaunchGraphCache) else "address"
         self.lines.append(f"code = {segment}({given})")
         self.lines.append(f"if code: failed({segment!r}, code, {segment}, {given})")
 
-    def _raise_noted(self, segment: Segment) -> None:
-        """Nothing here waits for the GPU: the next call raises."""
+    def _raise_recorded_error(self, segment: Segment) -> None:
+        """Nothing: a call does not wait for the GPU, so that a later call raises."""
 
 
 def _nothing() -> None:
-    """What there is to give back of an input that was used where it lies."""
+    """Copies nothing back: the input was used in place."""
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements at an address that kernels can load several at a time from."""
+    """The tensor, or an aligned copy from which kernels can load several elements at once."""
     if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
     return _copied(tensor)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements and what lies between them, elsewhere."""
+    """A copy with the same strides, gaps between the elements included."""
     flat = tensor.as_strided((_span(tensor),), (1,)).clone()
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
-def borrowed(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """An aligned copy of an input that is written to, and the function that brings it back: no more
-    than the input's own elements, since what lies between them may be another input."""
+def aligned_copy(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """An aligned copy of an input that is written to, and the function that copies it back. Only
+    the input's own elements are copied back: the gaps between them may be another input."""
     copy = _copied(tensor)
-    sizes = [min(n, 1) if s == 0 else n for n, s in _steps(tensor)]  # what is repeated, once
+    sizes = [min(n, 1) if s == 0 else n for n, s in _steps(tensor)]  # expanded elements once
     there, here = (t.as_strided(sizes, tensor.stride()) for t in (tensor, copy))
     return copy, lambda: there.copy_(here)
 

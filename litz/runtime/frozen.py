@@ -1,11 +1,11 @@
 """Frozen parameters: a graph that took them as constants refuses to run when they have changed.
 
-In: the parameters, as they were when the graph was compiled. Out: a check for each call, of
-addresses and version counters, and, if asked for, parameters without memory. Parameters that lie
-elsewhere are others (Dynamo gives one graph to all modules of a class): such a call goes to
-`elsewhere`, which the backend provides unless parameters are discarded. A write that torch does not
-count (`weight.data.mul_(2)`) is not seen: the graph goes on with the values it has, which are its
-own.
+In: the parameters, as they were when the graph was compiled. Out: a check of addresses and version
+counters at each call and, on request, parameters without memory. Parameters at other addresses are
+other parameters (Dynamo gives one graph to all modules of a class): such a call goes to
+`other_parameters_graph`, which the backend provides unless parameters are discarded. A write that
+torch does not count (`weight.data.mul_(2)`) is not noticed: the graph goes on with its own copy of
+the values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from litz.errors import DiscardedParameter, FrozenParameterChanged
 from litz.ir.graph import NamedTensor
-from litz.runtime.memory import copy_of, watched
+from litz.runtime.memory import copy_of, on_storage_freed
 
 _VERSION = attrgetter("_version")
 _ADDRESS = torch.Tensor.data_ptr
@@ -36,10 +36,10 @@ class Frozen:
             discard(tensor)
         self.memory = {t.untyped_storage().data_ptr() for t in given if not discards}
         self.facts: list[int] = self._facts(given)
-        # What has no memory is kept, so that nothing else takes its place; other parameters may lie
-        # where these did as soon as these are gone.
-        self.given = given if discards else watched(given, self, Frozen.expire)
-        self.elsewhere: Callable[[list[Any]], Any] = self._refuse_others
+        # Discarded parameters are kept alive, so that no others get their ids. The rest expire when
+        # they are freed, since new parameters may get their addresses.
+        self.given = given if discards else on_storage_freed(given, self, Frozen.expire)
+        self.other_parameters_graph: Callable[[list[Any]], Any] = self._refuse_others
 
     def still(self, parameters: tuple[torch.Tensor, ...]) -> bool:
         """Whether these are the parameters; raise if they are and have changed."""
@@ -54,20 +54,20 @@ class Frozen:
         raise FrozenParameterChanged(next(iter(labels)), len(labels))
 
     def own(self, constant: torch.Tensor) -> torch.Tensor:
-        """A constant that no write to a parameter reaches."""
+        """The constant, copied if it shares memory with a parameter that may be written to."""
         shared = constant.untyped_storage().data_ptr() in self.memory
         return copy_of(constant) if shared else constant
 
     def expire(self) -> None:
-        """The memory of one is freed: no call is about these any more."""
+        """The memory of a parameter is freed: no later call can have these parameters."""
         self.facts = []
 
     def other(self, args: list[Any]) -> Any:
-        """A call with other parameters."""
-        return self.elsewhere(args)
+        """Run a call with other parameters."""
+        return self.other_parameters_graph(args)
 
     def _facts(self, parameters: Iterable[torch.Tensor]) -> list[int]:
-        """What tells them from others, then how often each was changed."""
+        """Addresses (or ids) that identify the parameters, then the version of each."""
         if self.discards:
             return list(map(id, parameters))
         return list(map(_ADDRESS, parameters)) + list(map(_VERSION, parameters))
@@ -80,7 +80,7 @@ class Frozen:
 
 # -- parameters without memory -------------------------------------------------------------------
 
-# What may still be asked: Dynamo's guards and a look at a module ask for no more.
+# Attributes that stay readable: Dynamo's guards and the repr of a module need no others.
 _HARMLESS = ("shape", "dtype", "device", "requires_grad", "layout", "is_leaf", "grad", "_version",
              "ndim", "grad_fn", "is_sparse", "is_quantized", "is_meta", "nbytes",
              "itemsize")  # fmt: skip
@@ -89,7 +89,7 @@ _HARMLESS_CALLS = ("size", "stride", "dim", "storage_offset", "numel", "is_infer
 
 
 class _Discarded:
-    """Refuses every op but looking at the layout."""
+    """Refuses every op that does more than read the layout."""
 
     @classmethod
     def __torch_function__(
@@ -119,13 +119,13 @@ _ALLOWED |= {getattr(torch.Tensor, name) for name in _HARMLESS_CALLS}
 
 
 def discard(tensor: torch.Tensor) -> None:
-    """Take the memory away from a tensor that keeps its type, layout and place in its module."""
+    """Free the memory of a tensor, which keeps its type, its layout and its place in its module."""
     if isinstance(tensor, _Discarded):
         return
     with torch.no_grad():
         layout = {"dtype": tensor.dtype, "device": tensor.device}
         tensor.data = torch.empty_strided(tensor.shape, tensor.stride(), **layout)
-        # Memory of its own, so that no other tensor loses what it still shows.
+        # It has new memory by now, so that freeing it takes nothing from tensors that shared it.
         tensor.untyped_storage().resize_(0)
     is_weight = isinstance(tensor, torch.nn.Parameter)
     tensor.__class__ = DiscardedWeight if is_weight else DiscardedTensor

@@ -1,8 +1,8 @@
-"""Memory of a call: fresh outputs, and a workspace for all else that differs from call to call.
+"""Memory of a call: new tensors for outputs, and a workspace for the call's own state.
 
-In: a `CallPlan`. Out: tensors. A workspace is the table of pointers, the arena and the error record
-of one call at a time; a call takes one from a list and puts it back: threads never share one.
-Example: `Workspace(plan, (), True).table[ARENA]` is where the intermediates begin.
+In: a `CallPlan`. Out: tensors. A workspace has the table of pointers, the arena and the error
+record of one call at a time. A call takes one from a list and puts it back, so that threads never
+share one. Example: `Workspace(plan, (), True).table[ARENA]` is the address of the intermediates.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ from litz.errors import ScalarAssertion
 from litz.ir.aten import torch_dtype
 from litz.ir.call_plan import ARENA, ERROR_RECORD, CallPlan
 from litz.ir.program import ViewArg
-from litz.runtime.layouts import has_steps, mismatch, numbers
+from litz.runtime.layouts import mismatch, static_sizes, strides_match
 from litz.runtime.modes import without_modes
 
 PAGE = 4096
 MADV_HUGEPAGE = 14
-# Fresh memory of this size comes from the system page by page, which costs more than to fill it.
-LARGE = 4 << 20
+# From this size on the system hands out new memory page by page, which costs more than filling it.
+HUGE_PAGE_THRESHOLD = 4 << 20
 
 Owner = TypeVar("Owner")
-# Arenas that no call is using; the one that was used last is taken first. `pop` and `append` are
-# single steps to other threads.
-IDLE: list[torch.Tensor] = []
-NONE = empty((0,), (1,), torch.uint8)
+# Arenas that no call is using; the one used last is taken first. `pop` and `append` are atomic.
+IDLE_ARENAS: list[torch.Tensor] = []
+NO_ARENA = empty((0,), (1,), torch.uint8)
 
 Empty = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 
@@ -50,9 +49,9 @@ _MADVISE = _advise()
 
 
 def use_huge_pages(tensor: torch.Tensor) -> torch.Tensor:
-    """Ask for large pages below a fresh tensor: a page fault for each 2 MiB instead of each 4 KiB.
+    """Ask for huge pages for a new tensor: a page fault for each 2 MiB instead of each 4 KiB.
 
-    Advice alone: a system that cannot follow it goes on as before.
+    This is only advice: a system that cannot follow it uses normal pages.
     """
     if _MADVISE is not None:
         storage = tensor.untyped_storage()
@@ -67,9 +66,9 @@ def empty_large(
     return use_huge_pages(empty(shape, strides, dtype))
 
 
-class Record(ctypes.Structure):
-    """What the first failed check of a call left: see `ir/checks.py`. `value` is the number of its
-    site; 0 if all is well."""
+class ErrorRecord(ctypes.Structure):
+    """The record of the first failed check of a call (`ir/checks.py`). `value` is the number of its
+    site; 0 if none failed."""
 
     _fields_ = (("value", ctypes.c_int64), ("index", ctypes.c_int64), ("size", ctypes.c_int64))
 
@@ -79,7 +78,7 @@ class Record(ctypes.Structure):
 
 
 class Workspace:
-    """What one call at a time works in; `views` are the windows on the arena that ATen is given,
+    """The state of one call at a time. `views` are the views of the arena that ATen calls take;
     None if they depend on sizes. The arena is borrowed for each call: graphs that do not run at the
     same time, as a forward and a backward one, share one."""
 
@@ -88,19 +87,21 @@ class Workspace:
     ) -> None:  # fmt: skip
         self.table = (ctypes.c_void_p * (len(plan.table) + ARENA + 2))()
         self.address = ctypes.addressof(self.table)
-        self.error = Record()
-        self.arena = NONE
+        self.error = ErrorRecord()
+        self.arena = NO_ARENA
         self.table[ERROR_RECORD] = ctypes.addressof(self.error)
         self.sizes: tuple[int, ...] | None = None  # the symbols of the last call, in order
-        self.taken: list[tuple[int, int]] = []  # where intermediates lie then, if that is looked at
+        self.arena_ranges: list[
+            tuple[int, int]
+        ] = []  # of intermediates at these sizes, for the poison checks
         self.huge, self.grew = huge, False
-        self.held: Any = None  # the set of what is held of parameters that the table points to
+        self.prepacked: Any = None  # the `PrepackedWeights` that the table points to
         self.views: list[torch.Tensor] = []
         self.bases: dict[torch.dtype, torch.Tensor] = {}  # the arena, by the type of its elements
         self._plan, self._windows = plan, views
 
-    def hold(self, tensors: dict[str, torch.Tensor], record: int) -> None:
-        """Enter prepacked weights, and the record of what their parameters were."""
+    def bind_prepacked(self, tensors: dict[str, torch.Tensor], record: int) -> None:
+        """Enter the addresses of prepacked weights, and of the record to detect changes with."""
         for name, tensor in tensors.items():
             self.table[self._plan.table[name]] = tensor.data_ptr()
         self.table[len(self._plan.table) + ARENA + 1] = record
@@ -108,11 +109,11 @@ class Workspace:
     def borrow(self) -> None:
         """Take an arena for a call, the one of the last call if it is idle."""
         try:
-            arena = IDLE.pop()
+            arena = IDLE_ARENAS.pop()
         except IndexError:
-            arena = NONE
+            arena = NO_ARENA
         if self._windows is not None and arena.numel() < self._plan.arena_bytes:
-            arena = self._fresh(self._plan.arena_bytes)  # nobody needs the smaller one
+            arena = self._fresh(self._plan.arena_bytes)  # the smaller one is dropped
         if arena is not self.arena:
             self._enter(arena)
 
@@ -123,18 +124,22 @@ class Workspace:
 
     def _view(self, view: ViewArg) -> torch.Tensor:
         offset, start = self._plan.slots[view.buffer.name].offset, view.offset.number
-        layout = numbers(view.shape), numbers(view.strides), torch_dtype(view.buffer.dtype)
-        return self.window(offset, start, *layout)
+        layout = (
+            static_sizes(view.shape),
+            static_sizes(view.strides),
+            torch_dtype(view.buffer.dtype),
+        )
+        return self.strided_view(offset, start, *layout)
 
-    def window(
+    def strided_view(
         self, offset: int, start: int, shape: tuple[int, ...], strides: tuple[int, ...],
         dtype: torch.dtype,
     ) -> torch.Tensor:  # fmt: skip
-        """A tensor over the arena: `start` elements behind an offset in bytes. One that is made in
-        inference mode could not be written to outside of it."""
+        """A view of the arena: `start` elements after an offset in bytes. Inference mode is off,
+        since a tensor made in it could not be written to outside it."""
         if torch.is_inference_mode_enabled():
             with without_modes():
-                return self.window(offset, start, shape, strides, dtype)
+                return self.strided_view(offset, start, shape, strides, dtype)
         base = self.bases.get(dtype)
         if base is None:
             with without_modes():
@@ -145,8 +150,8 @@ class Workspace:
         return reinterpret(base, shape, strides, place)  # type: ignore[no-any-return]
 
     def reserve(self, size: int) -> int:
-        """An arena of at least as many bytes; its address. One that had to grow before gets some
-        more, so that sizes that rise step by step do not move it each time."""
+        """Make sure that the arena has so many bytes; returns its address. One that had to grow
+        before gets a quarter more, so that slowly growing sizes do not move it each time."""
         if self.arena.numel() < size:
             arena = self._fresh(size + size // 4 if self.grew else size)
             self.grew = True
@@ -156,40 +161,40 @@ class Workspace:
     def _fresh(self, size: int) -> torch.Tensor:
         with without_modes():
             made = empty((size,), (1,), torch.uint8)
-        return use_huge_pages(made) if self.huge and size >= LARGE else made
+        return use_huge_pages(made) if self.huge and size >= HUGE_PAGE_THRESHOLD else made
 
 
-def window(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
-    """A strided window on the tensor of its buffer."""
+def strided_view(base: torch.Tensor, view: ViewArg) -> torch.Tensor:
+    """A view as a tensor, given the tensor of its buffer."""
     start = base.storage_offset() + view.offset.number
-    return base.as_strided(numbers(view.shape), numbers(view.strides), start)
+    return base.as_strided(static_sizes(view.shape), static_sizes(view.strides), start)
 
 
 def with_layout(
     result: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype,
     op: str,
 ) -> torch.Tensor:  # fmt: skip
-    """An op's result with the strides the kernels were compiled for, and memory of its own. A view
-    of what is expanded is expanded as well: elements that share memory cannot be written one by
-    one, and are copied as they lie there. What a library packs has no strides; it is read by that
-    library alone."""
+    """An op's result with the strides that kernels were compiled for, and memory of its own. An
+    expanded result stays expanded: its elements share memory and cannot be written one by one, so
+    its storage is copied as it is. A library's packed tensor has no strides, and only that library
+    reads it."""
     if result.layout is not torch.strided:
         return result
     if result.shape != shape or result.dtype is not dtype:
         got = f"{result.dtype} of shape {tuple(result.shape)}"
-        raise ScalarAssertion(f"it gave {got}, where torch foretold {dtype} of shape {shape}", op)
+        raise ScalarAssertion(f"it gave {got}, where torch predicted {dtype} of shape {shape}", op)
     if 0 in strides and result.stride() == strides:
         return copy_of(result)
     return _laid_out(result, strides)
 
 
-def restored(
+def restrided(
     name: str, tensor: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...],
     dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
-    """What a forward graph saved, with the strides that the backward kernels were compiled for:
-    hooks of the user's give it back laid out as they like, and no guard looks at it."""
-    if tensor.shape != shape or tensor.dtype is not dtype or has_steps(tensor, shape, strides):
+    """A tensor that a forward graph saved, with the strides that the backward kernels were compiled
+    for: a user's hook may return it in another layout, and no guard checks that."""
+    if tensor.shape != shape or tensor.dtype is not dtype or strides_match(tensor, shape, strides):
         mismatch(name, tensor, shape, strides, dtype)
         return tensor
     return _laid_out(tensor, strides)
@@ -209,11 +214,11 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((span,), (1,)).clone().as_strided(tensor.shape, tensor.stride())
 
 
-def watched(
+def on_storage_freed(
     tensors: Iterable[torch.Tensor], owner: Owner, forget: Callable[[Owner], Any]
 ) -> list[Any]:
-    """References that call `forget(owner)` as soon as the memory of a tensor is freed, whoever has
-    it; they do not keep the owner."""
+    """Weak references that call `forget(owner)` when the storage of a tensor is freed. They do not
+    keep the owner alive."""
     this = weakref.ref(owner)
 
     def freed(_: Any) -> None:

@@ -1,9 +1,9 @@
-"""Modes of the program around a compile or a call, which must not reach what Litz does inside.
+"""Torch modes that are active around a compile or a call, switched off for Litz's own work.
 
 In: nothing. Out: contexts. A default device, a `TorchFunctionMode`, a `TorchDispatchMode`,
-inference mode, autocast and transforms such as `vmap` change what a call of torch gives. Dynamo has
-traced what they do to the program, and guards on them; tensors of our own (arenas, packed weights,
-folded constants) must come out the same under each of them. Example: under `torch.device("meta")`,
+inference mode, autocast and transforms such as `vmap` change the result of torch calls. Dynamo has
+traced their effect on the program, and guards on them. Our own tensors (arenas, packed weights,
+folded constants) must be the same under each of them. Example: under `torch.device("meta")`,
 `torch.empty(8)` has no memory.
 """
 
@@ -22,20 +22,20 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-# Whether a mode of functions is around: a default device is one.
+# Whether a `TorchFunctionMode` is active; a default device is one.
 function_modes: Callable[[], bool] = _is_torch_function_mode_enabled
 
 
-def apart(call: Callable[[list[Any]], Any], args: list[Any]) -> Any:
-    """A call that modes of functions do not see. Dynamo wrote into the graph what they do, so that
-    a graph's own calls of torch would get it a second time."""
+def call_without_modes(call: Callable[[list[Any]], Any], args: list[Any]) -> Any:
+    """Call without function modes. Dynamo has traced their effects into the graph, so that they
+    would apply a second time to the graph's own calls of torch."""
     with _without_function_modes():
         return call(args)
 
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Torch as it is where no mode is around, gradients off."""
+    """Torch without any mode, gradients off."""
     with (
         _without_function_modes(),
         _disable_current_modes(),
@@ -49,7 +49,8 @@ def without_modes() -> Iterator[None]:
 
 @contextmanager
 def _without_function_modes() -> Iterator[None]:
-    """Classes of tensors with functions of their own keep them: passes trace with such."""
+    """Switch off function modes, but not `__torch_function__` of tensor subclasses: passes trace
+    with such."""
     modes = [_pop_mode() for _ in range(_len_torch_function_stack())]
     try:
         yield

@@ -1,8 +1,7 @@
-"""A graph in partitions: some are recorded as CUDA graphs, and the steps between them run as they
-are.
+"""Partitioned graphs: some partitions are replayed as CUDA graphs, the others run unrecorded.
 
 In: a device graph whose plan has partitions. Out: a callable that runs them in order. All
-partitions share one arena that never moves; so do the results that a recording gives to a later
+partitions share one arena that never moves; nor do the results that one recording gives to a later
 one. For `y = softmax(x).cpu().to(x.device); return y * 2 + x.sum()`:
 
     def call(args):
@@ -22,9 +21,9 @@ import torch
 from litz.ir.aten import torch_dtype
 from litz.ir.call_plan import Allocate, CallPlan, RunPartition
 from litz.ir.program import Buffer
-from litz.runtime.cudagraphs import Call, Replayed, positions_written
+from litz.runtime.cudagraphs import Call, CudaGraphRunner, positions_written
 from litz.runtime.device_wrapper import DeviceWrapper
-from litz.runtime.numbers import local_name, tuple_text
+from litz.runtime.size_exprs import local_name, tuple_text
 from litz.runtime.wrapper import defined_lines
 
 
@@ -65,7 +64,7 @@ class PartitionedWrapper(DeviceWrapper):
 
 
 class Shared:
-    """The arena of all partitions: made when it is first needed, and then it stays where it is."""
+    """The arena of all partitions: allocated when it is first needed, and never moved."""
 
     def __init__(self, size: int, empty: Callable[..., torch.Tensor]) -> None:
         self.size, self.empty = size, empty
@@ -81,7 +80,7 @@ def partitioned(graph: Any, constants: dict[str, torch.Tensor]) -> Call:
     """A device graph's call, partition by partition."""
     wrapper = PartitionedWrapper(graph, constants)
     calls = {f"part_{k}": call for k, call in enumerate(_calls(graph, constants))}
-    call: Call = graph.written(wrapper.text(), wrapper.names | calls)
+    call: Call = graph.bind_wrapper(wrapper.text(), wrapper.names | calls)
     return call
 
 
@@ -89,22 +88,22 @@ def _calls(graph: Any, constants: dict[str, torch.Tensor]) -> Iterator[Call]:
     """The callable of each partition."""
     plan: CallPlan = graph.plan
     shared = Shared(plan.arena_bytes, graph.device.empty)
-    before: list[Replayed] = []
+    parents: list[CudaGraphRunner] = []
     for part in plan.partitions:
         made = (plan, part.body, graph.native, constants, graph.device, graph.config)
         wrapper = DeviceWrapper(*made, arena=shared)
-        call = graph.written(wrapper.text(), wrapper.names)
+        call = graph.bind_wrapper(wrapper.text(), wrapper.names)
         if not part.recorded:
             yield call
             continue
-        brought = [k for k, b in enumerate(part.body.buffers) if b.device != graph.device.name]
-        replay = Replayed(
-            call, graph.device.recorder(), positions_written(plan, part.body), _nothing, brought,
-            graph.device.name, part.carried, tuple(before),
+        cpu_scalars = [k for k, b in enumerate(part.body.buffers) if b.device != graph.device.name]
+        replay = CudaGraphRunner(
+            call, graph.device.recorder(), positions_written(plan, part.body), _nothing,
+            cpu_scalars, graph.device.name, part.parent_outputs, tuple(parents),
         )  # fmt: skip
-        before.append(replay)
+        parents.append(replay)
         yield replay.call
 
 
 def _nothing() -> None:
-    """A partition checks nothing: the driver does."""
+    """A partition does not look for recorded errors: the driver does."""

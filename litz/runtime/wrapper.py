@@ -1,7 +1,7 @@
 """The wrapper: the Python function of one call, printed from its plan step by step.
 
-In: `CallPlan`, native segments. Out: the function's text and what its names stand for. A call then
-runs a line an ATen call and a line for all the kernels between two of them. For x + 1:
+In: `CallPlan`, native segments. Out: the function's text and the values of its names. A call then
+runs one line for each ATen call, and one for all the kernels between two of them. For x + 1:
 
     def call(args):
         x0, = args
@@ -37,38 +37,45 @@ from litz.ir.call_plan import (
     Call,
     CallPlan,
     Free,
-    LookAt,
-    Point,
+    NanCheck,
     Refresh,
     Reuse,
     Run,
     Segment,
+    SetPointer,
     origins_text,
 )
-from litz.ir.calls import BY_OFFSET
+from litz.ir.calls import STORAGE_OFFSET_ARG
 from litz.ir.expr import Expr
-from litz.ir.index import product
+from litz.ir.index import size_product
 from litz.ir.program import Buffer, Extern, buffer_bytes
 from litz.runtime.asserts import assert_finite, check_failed
 from litz.runtime.frozen import Frozen
-from litz.runtime.held import Held
-from litz.runtime.memory import LARGE, copy_of, empty, empty_large, with_layout
+from litz.runtime.memory import HUGE_PAGE_THRESHOLD, copy_of, empty, empty_large, with_layout
 from litz.runtime.naming import Naming
-from litz.runtime.numbers import (
+from litz.runtime.poison import (
+    arena_ranges,
+    arena_ranges_text,
+    check_arena_gaps,
+    check_redzone,
+    guarded,
+    poisoned,
+)
+from litz.runtime.prepacked import PrepackCache
+from litz.runtime.size_exprs import (
     check_line,
     float_bits,
     local_name,
     number_text,
     table_text,
-    told_text,
     tuple_text,
+    unbacked_text,
 )
-from litz.runtime.poison import guarded, look_behind, look_between, poisoned, taken, taken_text
 
-# An error of an ATen call says which op and line it is about.
+# Lines that add the op and the user's line to an error of an ATen call.
 NAMED = ("except BaseException as error:", "    name_op(error)")
-WRAPPER = "<litz entry>"
-# Namespaces of ops whose shapes and types are foretold by torch's own tested functions, or by us.
+WRAPPER = "<litz wrapper>"
+# Namespaces of ops whose shapes and types torch's own tested meta functions predict, or ours.
 TRUSTED = ("aten.", "mkldnn.", "prims.", "litz.")
 LETTERS = {OUTPUT: "y", TEMPORARY: "t", WORKSPACE: "w"}
 Native = Callable[..., Any]
@@ -79,7 +86,7 @@ class Wrapper(Naming):
 
     def __init__(
         self, call: CallPlan, body: Body, segments: Mapping[str, Native],
-        constants: dict[str, torch.Tensor], config: Config, held: Held | None = None,
+        constants: dict[str, torch.Tensor], config: Config, prepacked: PrepackCache | None = None,
         frozen: Frozen | None = None,
     ) -> None:  # fmt: skip
         super().__init__(call, body, config)
@@ -88,18 +95,19 @@ class Wrapper(Naming):
         self.names |= {"math_floor": math.floor, "math_ceil": math.ceil}  # of symbolic numbers
         if body.symbols or body.unbacked:
             self.names["float_bits"] = float_bits
-        self.segments, self.held = segments, held
+        self.segments, self.prepacked = segments, prepacked
         self.constants = {b.name: constants[b.name] for b in call.constants}
         if frozen is not None:
             self.constants = {name: frozen.own(t) for name, t in self.constants.items()}
         self.poisons = config.debug_poison_memory
-        self.guarded: dict[str, str] = {}  # outputs with a guard behind them
-        self.looked: dict[str, str] = {}  # what says whether a buffer holds infinities
+        self.guarded: dict[str, str] = {}  # outputs with a redzone after them
+        self.infinity_flags: dict[str, str] = {}  # the variable that says a buffer has infinities
         if self.poisons:
             self.names |= {"empty": guarded, "empty_large": guarded, "poisoned": poisoned}
         self._printers: dict[type, Callable[[Any], None]] = {
-            Point: self._point, Refresh: self._refresh, Allocate: self._allocate, Run: self._run,
-            Call: self._call, Reuse: self._reuse, Free: self._free, LookAt: self._look_at,
+            SetPointer: self._point, Refresh: self._refresh, Allocate: self._allocate, Run:
+            self._run, Call: self._call, Reuse: self._reuse, Free: self._free, NanCheck:
+            self._check_finite,
         }  # fmt: skip
 
     def text(self) -> str:
@@ -108,7 +116,7 @@ class Wrapper(Naming):
         for step in self.body.steps:
             self._printers[type(step)](step)
         results = self._results()
-        self.lines += self._looks_around()
+        self.lines += self._overrun_checks()
         self.lines.append(f"return [{results}]")
         resize = self._resize() if self.body.symbols else ""
         lines = [f"    {line}" for line in (*self._unpacked(), *self._in_workspace())]
@@ -120,14 +128,14 @@ class Wrapper(Naming):
         for name, tensor in self.constants.items():
             self.local[name] = self._name("constant", tensor)
         if self.plan.prepack is not None:  # the workspace knows their addresses
-            self.local |= {b.name: f"held[{b.name!r}]" for b in self.plan.prepack.makes}
+            self.local |= {b.name: f"prepacked[{b.name!r}]" for b in self.plan.prepack.makes}
             if self.plan.prepack.final:
-                assert self.held is not None
-                self.names["held"] = self.held.sets[()].known
+                assert self.prepacked is not None
+                self.names["prepacked"] = self.prepacked.sets[()].known
 
     def _in_workspace(self) -> list[str]:
-        """The lines inside what they work in, which goes back whatever happens: the next call finds
-        it as good as new."""
+        """The lines inside a `try` that takes a workspace and gives it back whatever happens, clean
+        for the next call."""
         body = [
             *(["if space.sizes != sizes: resize(space, sizes)"] if self.body.symbols else []),
             *(["poisoned(space.arena)"] if self.poisons else []),
@@ -135,48 +143,52 @@ class Wrapper(Naming):
         ]  # fmt: skip
         body = ["try:", *_indented(body)]
         body += [*NAMED, "    forget(space, error)", "    raise"]
-        if self.plan.slots:  # the arena goes back once it is there
+        if self.plan.slots:  # give the arena back, if it was borrowed
             body = [*body, "finally:", "    give_arena(space.arena)"]
             body = ["try:", "    space.borrow()", *_indented(body)]
-        taken = ["try:", "    space = take()", "except IndexError:", "    space = new_space()"]
-        return [*taken, *body, "finally:", "    give_back(space)"]
+        acquire = ["try:", "    space = take()", "except IndexError:", "    space = new_space()"]
+        return [*acquire, *body, "finally:", "    give_back(space)"]
 
-    def _looks_around(self) -> list[str]:
-        """Lines that look whether anything was written outside of buffers."""
+    def _overrun_checks(self) -> list[str]:
+        """Lines that check whether anything was written outside buffers."""
         if not self.poisons:
             return []
-        self.names |= {"look_between": look_between, "look_behind": look_behind}
+        self.names |= {"check_arena_gaps": check_arena_gaps, "check_redzone": check_redzone}
         symbolic = bool(self.body.symbols)
-        inside = "space.taken" if symbolic else self._name("taken", taken(self.plan.intermediates))
-        behind = [f"look_behind({buffer!r}, {name})" for buffer, name in self.guarded.items()]
-        return [f"look_between(space.arena, {inside})", *behind]
+        inside = (
+            "space.arena_ranges"
+            if symbolic
+            else self._name("arena_ranges", arena_ranges(self.plan.intermediates))
+        )
+        behind = [f"check_redzone({buffer!r}, {name})" for buffer, name in self.guarded.items()]
+        return [f"check_arena_gaps(space.arena, {inside})", *behind]
 
     # -- memory ------------------------------------------------------------------------------
 
-    def _point(self, step: Point) -> None:
+    def _point(self, step: SetPointer) -> None:
         self._enter(step.buffer)
 
     def _refresh(self, _: Refresh) -> None:
         assert self.plan.prepack is not None
         given = "".join(f"{self.local[b.name]}, " for b in self.plan.prepack.sources)
-        self.lines.append(f"held = refresh(space, ({given}))")
-        self._raise_noted(self.plan.prepack.segment)
-        if self.plan.prepack.questions:
+        self.lines.append(f"prepacked = refresh(space, ({given}))")
+        self._raise_recorded_error(self.plan.prepack.segment)
+        if self.plan.prepack.fold_guards:
             inputs = ", ".join(name for _, name in self._named_inputs())
-            self.lines.append(f"if held is None: return unfolded([{inputs}])")
+            self.lines.append(f"if prepacked is None: return unfolded([{inputs}])")
 
     def _allocate(self, step: Allocate) -> None:
-        """Fresh memory for a buffer, with large pages below it if it is large."""
-        buffer, layout = step.buffer, step.as_shown or step.buffer
-        if step.as_shown is not None:
-            self.as_shown[buffer.name] = step.as_shown
-        huge = self.config.cpp.huge_pages and buffer_bytes(buffer) >= LARGE
+        """Allocate a buffer, on huge pages if it is large."""
+        buffer, layout = step.buffer, step.output_view or step.buffer
+        if step.output_view is not None:
+            self.output_view[buffer.name] = step.output_view
+        huge = self.config.cpp.huge_pages and buffer_bytes(buffer) >= HUGE_PAGE_THRESHOLD
         make = "empty_large" if huge else "empty"
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         name = self._new(buffer, LETTERS[step.kind])
         sizes, strides = tuple_text(layout.shape), tuple_text(layout.strides)
         self.lines.append(f"{name} = {make}({sizes}, {strides}, {dtype})")
-        if step.kind == OUTPUT:  # others may be gone at the end
+        if step.kind == OUTPUT:  # others may be freed before the end
             self.guarded[buffer.name] = name
         self._enter(buffer)
 
@@ -195,13 +207,13 @@ class Wrapper(Naming):
         name = segment.name.removeprefix("litz_")
         self.names[name] = self.segments[segment.name]
         self._launch(name)
-        self._raise_noted(segment)
+        self._raise_recorded_error(segment)
 
     def _launch(self, segment: str) -> None:
         self.lines.append(f"{segment}(address)")
 
-    def _raise_noted(self, segment: Segment) -> None:
-        """Raise what a kernel of a segment noted, if one may have."""
+    def _raise_recorded_error(self, segment: Segment) -> None:
+        """Add a line that raises a recorded error, if a kernel of the segment has checks."""
         if self.plan.may_fail(segment):
             self.lines.append("if space.error.value: fail(space)")
 
@@ -213,7 +225,7 @@ class Wrapper(Naming):
             return
         function = self._name("op", op_of(op))
         args = [self._operand(a, op.foreign) for a in op.args]
-        if op.target in BY_OFFSET:
+        if op.target in STORAGE_OFFSET_ARG:
             self.names["copy_of"] = copy_of
             args[0] = f"copy_of({args[0]})"
         args += [f"{k}={self._operand(v, op.foreign)}" for k, v in op.kwargs]
@@ -227,7 +239,7 @@ class Wrapper(Naming):
             return
         self.lines.append(f"result = {call}")
         for b in op.binds:
-            told = told_text(b, "result", "".join(args[:1]))
+            told = unbacked_text(b, "result", "".join(args[:1]))
             self.lines.append(f"{local_name(b.symbol)} = {told}")
         self.lines += defined_lines(step.defines)
         self.lines += self._entered_lines(step.enters)
@@ -236,34 +248,37 @@ class Wrapper(Naming):
         self.lines.append("del result")
 
     def _keep(self, op: Extern, buffer: Buffer | None, source: str) -> None:
-        """Name an op's result; the kernels know the strides that torch foretold for it. Of what
-        hangs on data, and of what others wrote, shape and type are looked at, too."""
+        """Name an op's result, after checking that it has the strides that torch predicted, for
+        which kernels were compiled. If it has unbacked sizes, or the op is not trusted, its shape
+        and type are checked too."""
         if buffer is None:
             return
         name = self._new(buffer, "t")
-        self.names["with_layout"], count = with_layout, product(buffer.shape)
+        self.names["with_layout"], count = with_layout, size_product(buffer.shape)
         sizes, strides = tuple_text(buffer.shape), tuple_text(buffer.strides)
         dtype = self._name("dtype", torch_dtype(buffer.dtype))
         where = origins_text(op.origins)
         laid_out = f"with_layout({source}, {sizes}, {strides}, {dtype}, {where!r})"
-        as_foretold = [f"{source}.stride() == {strides}"]
+        as_predicted = [f"{source}.stride() == {strides}"]
         if op.binds or not op.target.startswith(TRUSTED):
-            as_foretold += [f"{source}.shape == {sizes}", f"{source}.dtype is {dtype}"]
+            as_predicted += [f"{source}.shape == {sizes}", f"{source}.dtype is {dtype}"]
         if returns_alias(op):
             self.lines.append(f"{name} = {laid_out}")
-        elif count.is_const and count.number <= 1 and len(as_foretold) == 1:
+        elif count.is_const and count.number <= 1 and len(as_predicted) == 1:
             self.lines.append(f"{name} = {source}")
         else:
-            self.lines.append(f"{name} = {source} if {' and '.join(as_foretold)} else {laid_out}")
+            self.lines.append(f"{name} = {source} if {' and '.join(as_predicted)} else {laid_out}")
         self._enter(buffer)
 
-    def _look_at(self, step: LookAt) -> None:
+    def _check_finite(self, step: NanCheck) -> None:
         self.names["assert_finite"] = assert_finite
-        name, meant = step.buffer.name, str(step.meant)
-        if isinstance(step.meant, tuple):
-            meant = " or ".join(dict.fromkeys(self.looked[before] for before in step.meant))
-        given = f"{self._tensor(step.buffer)}, {name!r}, {step.where!r}, {meant}"
-        self.looked[name] = flag = f"infinite_{len(self.lines)}"
+        name, allow_inf = step.buffer.name, str(step.allow_inf)
+        if isinstance(step.allow_inf, tuple):
+            allow_inf = " or ".join(
+                dict.fromkeys(self.infinity_flags[before] for before in step.allow_inf)
+            )
+        given = f"{self._tensor(step.buffer)}, {name!r}, {step.where!r}, {allow_inf}"
+        self.infinity_flags[name] = flag = f"infinite_{len(self.lines)}"
         self.lines.append(f"{flag} = assert_finite({given})")
 
     # -- sizes -------------------------------------------------------------------------------
@@ -274,8 +289,8 @@ class Wrapper(Naming):
         return [f"table[{table[name]}] = {table_text(computed[name])}" for name in names]
 
     def _resize(self) -> str:
-        """The function that fits a workspace to sizes: what of the table follows from them, the
-        regions of the arena, the windows on it."""
+        """The function that fills a workspace for new sizes: the table's entries that follow from
+        them, the regions of the arena, the views of it."""
         plan = self.plan
         lines = [
             "space.sizes = None",  # until all of it fits
@@ -292,7 +307,7 @@ class Wrapper(Naming):
                 place = f"arena + {start} + {unit} * {slot.offset}"
                 lines.append(f"table[{plan.table[name]}] = {place}")
         if self.poisons:
-            lines.append(f"space.taken = {taken_text(plan.intermediates, places)}")
+            lines.append(f"space.arena_ranges = {arena_ranges_text(plan.intermediates, places)}")
         views = []
         for view in self.views:
             slot = plan.slots[view.buffer.name]
@@ -300,7 +315,7 @@ class Wrapper(Naming):
             dtype = self._name("dtype", torch_dtype(view.buffer.dtype))
             layout = f"{tuple_text(view.shape)}, {tuple_text(view.strides)}, {dtype}"
             place = f"{start} + {unit} * {slot.offset}, {number_text(view.offset)}"
-            views.append(f"space.window({place}, {layout})")
+            views.append(f"space.strided_view({place}, {layout})")
         lines += [f"space.views = [{', '.join(views)}]", "space.sizes = sizes"]
         return "\n".join(["def resize(space, sizes):", *_indented(lines), ""])
 
@@ -310,12 +325,12 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 def defined_lines(symbols: Iterable[Expr]) -> list[str]:
-    """Lines that name sizes which are made of others."""
+    """Lines that compute sizes which are made of others."""
     return [f"{local_name(s)} = {number_text(s.args[0])}" for s in symbols]
 
 
 def region_lines(plan: CallPlan) -> list[str]:
-    """Lines that find where each region of the arena begins, and its end."""
+    """Lines that compute the start of each region of the arena, and its end."""
     lines = ["end = 0"]
     for k, (unit, size) in enumerate(plan.regions):
         lines += [f"region{k}, unit{k} = end, {number_text(unit)}", f"end += unit{k} * {size}"]
@@ -323,12 +338,12 @@ def region_lines(plan: CallPlan) -> list[str]:
 
 
 def region_names(plan: CallPlan) -> dict[Expr, tuple[str, str]]:
-    """What those lines call the start and the unit of each region."""
+    """The names of the start and the unit of each region in those lines."""
     return {unit: (f"region{k}", f"unit{k}") for k, (unit, _) in enumerate(plan.regions)}
 
 
 def name_op(lines: Sequence[str], error: BaseException) -> None:
-    """Add to torch's error what its line of the wrapper says: the op, and the user's line."""
+    """Add a note to torch's error: the op and the user's line, from its line of the wrapper."""
     step = error.__traceback__
     if isinstance(error, LitzError) or step is None or step.tb_frame.f_code.co_filename != WRAPPER:
         return
@@ -337,8 +352,8 @@ def name_op(lines: Sequence[str], error: BaseException) -> None:
         error.add_note(f"raised by {op}")
 
 
-def bound(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
-    """The function of a text whose names stand for what `scope` says."""
+def exec_wrapper(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], list[Any]]:
+    """The function that a text defines, with the names in `scope`."""
     scope["__builtins__"] = builtins
     scope["name_op"] = partial(name_op, text.splitlines())
     exec(compile(text, WRAPPER, "exec"), scope)

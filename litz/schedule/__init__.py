@@ -1,7 +1,7 @@
-"""Stage 6: how each kernel runs: its loops in order, its lanes, its share for each thread.
+"""Stage 6: how each kernel runs: the order of its loops, its vector lanes, its tasks per thread.
 
 In: `Kernel`. Out: `ScheduledKernel`, flat and canonical, so that equal kernels compile once.
-Each step is a function with its before and after in its own file.
+Each step is a function with its before -> after in its own file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from litz.ir.program import Kernel
 from litz.ir.scheduled import Choice, ScheduledKernel, Tiling
 from litz.schedule.attention import schedule_attention
 from litz.schedule.axes import canonical_axes, merge_axes, order_axes, split_axes
-from litz.schedule.dot import dot_tiles
+from litz.schedule.depthwise import schedule_depthwise
 from litz.schedule.flatten import flatten_buffers
-from litz.schedule.local import settle_scratch
-from litz.schedule.past import written_past
-from litz.schedule.product import schedule_product
-from litz.schedule.tile import shared_parts, spread_scatter, tile_axes
+from litz.schedule.gemm import schedule_gemm
+from litz.schedule.mma import mma_tiles
+from litz.schedule.non_temporal import non_temporal_stores
+from litz.schedule.scratch import place_scratch
+from litz.schedule.tile import cooperative_buffers, parallelize_scatter, tile_axes
 from litz.schedule.variants import with_variants
 from litz.schedule.vectorize import vectorize
-from litz.schedule.window import schedule_windows
 from litz.target import CpuTarget, GpuTarget
 from litz.trace import stage
 
@@ -35,7 +35,7 @@ def schedule_vectors(
     kernel: Kernel, target: CpuTarget, config: Config, fresh: frozenset[str] = frozenset(),
     choices: Choices = NO_CHOICES,
 ) -> ScheduledKernel[Choice]:  # fmt: skip
-    """For a CPU: lanes and threads. `fresh` names the buffers that lie in memory of ours."""
+    """For a CPU: lanes and threads. `fresh` names the buffers that we allocate ourselves."""
 
     def scheduled(each: Kernel) -> ScheduledKernel[Choice]:
         return _vectorized(each, target, config, fresh, choices)
@@ -50,24 +50,26 @@ def schedule_tiles(
 ) -> ScheduledKernel[Tiling]:  # fmt: skip
     """For a GPU: flatten, split, order, merge, name, tile, settle scratch."""
     flat, arguments = flatten_buffers(kernel)
-    product = dot_tiles(flat, target, choices.of_product(kernel.origins))
-    if product is not None:
-        return ScheduledKernel(product[0], arguments, product[1], _steps(kernel, product[0]))
-    whole = split_axes(spread_scatter(flat, config))
+    gemm = mma_tiles(flat, target, choices.of_gemm(kernel.origins))
+    if gemm is not None:
+        return ScheduledKernel(gemm[0], arguments, gemm[1], _steps(kernel, gemm[0]))
+    whole = split_axes(parallelize_scatter(flat, config))
     if config.pick_loop_orders:
         whole = order_axes(whole)
     named = canonical_axes(merge_axes(whole))
     tiled, choice = tile_axes(named, target, config)
     choice = choices.tilings.get(kernel.name, choice)
-    settled, placed = settle_scratch(tiled, choice.row, len(arguments))
-    # Memory behind scratch that registers cannot hold has no name in the plan: it gets one here.
-    placed += shared_parts(settled, choice, len(arguments) + len(placed))
+    settled, placed = place_scratch(tiled, choice.row, len(arguments))
+    # Scratch that does not fit registers goes to memory, which the plan has no name for.
+    placed += cooperative_buffers(settled, choice, len(arguments) + len(placed))
     arguments += tuple(replace(b, name=f"{kernel.name}_{b.name}") for b in placed)
-    return ScheduledKernel(settled, arguments, choice, (*_steps(kernel, tiled), *_shares(choice)))
+    return ScheduledKernel(
+        settled, arguments, choice, (*_steps(kernel, tiled), *_cooperative_steps(choice))
+    )
 
 
-def _settled(choice: Choice, target: CpuTarget, config: Config) -> Choice:
-    """With the instruction set, and what the flags ask for that look for bugs of ours."""
+def _with_target(choice: Choice, target: CpuTarget, config: Config) -> Choice:
+    """Add the instruction set, and the flags that look for bugs in Litz."""
     asserts, poison = config.debug_index_asserts, config.debug_poison_memory
     return replace(choice, isa=target.isa.name, asserts=asserts, poison=poison)
 
@@ -77,18 +79,18 @@ def _vectorized(
 ) -> ScheduledKernel[Choice]:
     """flatten, split, order, merge, name, vectorize."""
     flat, arguments = flatten_buffers(kernel)
-    product = schedule_product(flat, target, choices.of_product(kernel.origins))
-    if product is not None:
-        choice = _settled(product, target, config)
-        return ScheduledKernel(flat, arguments, choice, _blocks(choice))
-    windows = schedule_windows(flat, target)
+    gemm = schedule_gemm(flat, target, choices.of_gemm(kernel.origins))
+    if gemm is not None:
+        choice = _with_target(gemm, target, config)
+        return ScheduledKernel(flat, arguments, choice, _gemm_steps(choice))
+    windows = schedule_depthwise(flat, target)
     if windows is not None:
-        choice = _settled(windows, target, config)
-        return ScheduledKernel(flat, arguments, choice, _windows(choice))
+        choice = _with_target(windows, target, config)
+        return ScheduledKernel(flat, arguments, choice, _depthwise_steps(choice))
     attention = schedule_attention(flat, target)
     if attention is not None:
-        choice = _settled(attention, target, config)
-        return ScheduledKernel(flat, arguments, choice, _tiles(choice))
+        choice = _with_target(attention, target, config)
+        return ScheduledKernel(flat, arguments, choice, _attention_steps(choice))
     _check_reductions(flat)
     whole = split_axes(flat)
     if config.pick_loop_orders:
@@ -97,38 +99,38 @@ def _vectorized(
     ordered, choice = vectorize(named, target, config)
     chosen = choices.of_kernel(kernel.name)
     choice = choice if chosen is None else chosen.applied(choice)
-    past = written_past(ordered, choice, arguments, fresh, target)
-    choice = _settled(replace(choice, past=past), target, config)
-    steps = _steps(kernel, ordered) + (("rows pass by whole",) if choice.by_rows else ())
+    non_temporal = non_temporal_stores(ordered, choice, arguments, fresh, target)
+    choice = _with_target(replace(choice, non_temporal=non_temporal), target, config)
+    steps = _steps(kernel, ordered) + (("rows stream by whole",) if choice.row_by_row else ())
     return ScheduledKernel(ordered, arguments, choice, steps)
 
 
 def _check_reductions(kernel: Kernel) -> None:
-    """A reduction inside another has a schedule only as part of attention."""
+    """A nested reduction has a schedule only as part of attention."""
     for phase in kernel.phases:
         for node in walk(*(s.value for s in phase.stores)):
             if node.op == "reduce" and set(node.attr[1]) != set(phase.inner):
                 raise VerifyError(f"{kernel.name} reduces along some axes inside others: {node}")
 
 
-def _blocks(choice: Choice) -> tuple[str, ...]:
-    blocking = choice.product
+def _gemm_steps(choice: Choice) -> tuple[str, ...]:
+    blocking = choice.gemm
     assert blocking is not None
     size = f"{blocking.rows} x {blocking.depth} times {blocking.depth} x {blocking.columns}"
-    blocks = f"blocks of {blocking.block} x {blocking.width}, chunks of {blocking.chunk} rows"
-    blocks += f", {blocking.stretch} steps at a time" if blocking.stretch else ""
-    blocks += ", finished whole" if blocking.whole else ""
-    many = f"{blocking.batches} products" if blocking.batches is not ONE else "product"
+    blocks = f"blocks of {blocking.mr} x {blocking.nr}, chunks of {blocking.mc} rows"
+    blocks += f", {blocking.k_block} steps at a time" if blocking.k_block else ""
+    blocks += ", finished whole" if blocking.full_rows else ""
+    many = f"{blocking.batches} products" if blocking.batches is not ONE else "gemm"
     return (f"{many} of {size}: {blocks}",)
 
 
-def _windows(choice: Choice) -> tuple[str, ...]:
-    sliding = choice.sliding
-    assert sliding is not None
-    return (f"{sliding.others} rows of {sliding.count} windows: blocks of {sliding.block}",)
+def _depthwise_steps(choice: Choice) -> tuple[str, ...]:
+    depthwise = choice.depthwise
+    assert depthwise is not None
+    return (f"{depthwise.others} rows of {depthwise.count} windows: blocks of {depthwise.block}",)
 
 
-def _tiles(choice: Choice) -> tuple[str, ...]:
+def _attention_steps(choice: Choice) -> tuple[str, ...]:
     streaming = choice.attention
     assert streaming is not None
     size = f"{streaming.heads} heads of {streaming.rows} rows and {streaming.columns} columns"
@@ -136,10 +138,11 @@ def _tiles(choice: Choice) -> tuple[str, ...]:
     return (f"attention of {size}: {tiles}",)
 
 
-def _shares(choice: Tiling) -> tuple[str, ...]:
-    if choice.share == 1:
+def _cooperative_steps(choice: Tiling) -> tuple[str, ...]:
+    if choice.rsplit == 1:
         return ()
-    return (f"{choice.share} programs share each row, {choice.piece} points each",)
+    points = f"{choice.rsplit_points} points each"
+    return (f"{choice.rsplit} programs reduce each row cooperatively, {points}",)
 
 
 def _steps(before: Kernel, after: Kernel) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Split and merge axes, so that indices hold no division and loops are as long as they can be.
+"""Splitting and merging of axes, so that indices have no divisions and loops are long.
 
 In: a flat `Kernel`. Out: an equal one.
 
@@ -24,7 +24,7 @@ Axes = tuple[Expr, ...]
 def replace_axes(
     kernel: Kernel, places: Mapping[Expr, Axes], values: Mapping[Expr, Expr]
 ) -> Kernel:
-    """Put new axes in the place of old ones and write the old ones in terms of them."""
+    """Replace axes by new ones, and express the old ones in terms of them."""
     memo: dict[Expr, Expr] = {}
     phases = tuple(_in_phase(p, places, values, memo) for p in kernel.phases)
     outer = _renamed(kernel.outer, places)
@@ -69,13 +69,13 @@ def _substitute(
 
 
 def _divided_axis(kernel: Kernel) -> tuple[Expr, Expr, Expr] | None:
-    """An axis that stands under a division by a factor of its extent; the factor and the other."""
+    """An axis that is divided by a factor of its extent, the factor, and the quotient."""
     for root in exprs_of(kernel):
         for node in walk(root):
             if node.op not in ("floordiv", "mod") or node.dtype.name != "i64":
                 continue
             variable, by = node.args
-            # A program may divide an index by a negative number; no axis has that many points.
+            # A program may divide an index by a negative number, which is no extent.
             if variable.op != "axis" or not at_least(by, integer(2)):
                 continue
             count = quotient(variable.extent, by)
@@ -84,12 +84,12 @@ def _divided_axis(kernel: Kernel) -> tuple[Expr, Expr, Expr] | None:
     return None
 
 
-MOST_SPLITS = 16
+MAX_AXIS_SPLITS = 16
 
 
 def split_axes(kernel: Kernel) -> Kernel:
     """Split every axis that is divided by a factor of its extent."""
-    for _ in range(MOST_SPLITS):
+    for _ in range(MAX_AXIS_SPLITS):
         found = _divided_axis(kernel)
         if found is None:
             return kernel
@@ -104,13 +104,13 @@ def split_axes(kernel: Kernel) -> Kernel:
 
 
 def _scanned(kernel: Kernel, variable: Expr) -> bool:
-    """A scan runs along its whole axis: that axis stays as it is."""
+    """A scan runs along its whole axis, which is therefore not split or merged."""
     nodes = (n for root in exprs_of(kernel) for n in walk(root))
     return any(n.op == "scan" and n.args[1] is variable for n in nodes)
 
 
 def merge_axes(kernel: Kernel) -> Kernel:
-    """Merge neighbours that every index walks through as one."""
+    """Merge adjacent axes that every index walks as one."""
     changed = True
     while changed:
         changed = False
@@ -126,7 +126,7 @@ def merge_axes(kernel: Kernel) -> Kernel:
 
 
 def _merged(kernel: Kernel, first: Expr, second: Expr) -> Kernel | None:
-    """The kernel with two axes as one, unless some index would need a division for it."""
+    """The kernel with two axes merged, unless an index would then need a division."""
     if _scanned(kernel, first) or _scanned(kernel, second):
         return None
     for other in [kernel.outer, *(p.inner for p in kernel.phases)]:
@@ -144,9 +144,9 @@ def _merged(kernel: Kernel, first: Expr, second: Expr) -> Kernel | None:
 
 
 def canonical_axes(kernel: Kernel) -> Kernel:
-    """Name axes by position: kernels that differ in names alone become equal.
+    """Name axes by position: kernels that differ only in names become equal.
 
-    Phase by phase: an axis of several may stand in another place in each.
+    Phase by phase: an axis of several phases may have another position in each.
     """
     outer = {a: (axis(f"o{k}", a.extent),) for k, a in enumerate(kernel.outer)}
     phases = []
@@ -160,7 +160,7 @@ def canonical_axes(kernel: Kernel) -> Kernel:
 
 
 def order_axes(kernel: Kernel) -> Kernel:
-    """Outer axes in the order that walks through most bytes forwards, so that neighbours merge.
+    """Put outer axes in the order that walks most bytes forwards, so that neighbours merge.
 
     outer i0 < 32, i1 < 16: b0[i0 + i1 * 32] = ...   ->   outer i1 < 16, i0 < 32: ...
     """
@@ -177,7 +177,7 @@ def order_axes(kernel: Kernel) -> Kernel:
 
 
 def _moved(kernel: Kernel) -> Counter[Expr]:
-    """The bytes touched at each index. A store moves its lines twice: in, then out."""
+    """The bytes moved at each index. A store counts twice: its lines are read, then written."""
     moved: Counter[Expr] = Counter()
     for store in kernel.stores:
         accesses = [(store.index[0], store.buffer, 2)]
@@ -194,14 +194,13 @@ def _falling(strides: dict[Expr, int]) -> Axes:
 
 
 def _falls(strides: dict[Expr, int], order: Axes) -> bool:
-    """Whether strides fall along an order; an axis along which nothing moves stands anywhere."""
+    """Whether strides fall along an order; an axis with stride zero may be anywhere."""
     moving = [strides[a] for a in order if strides[a]]
     return all(big >= small for big, small in pairwise(moving))
 
 
 def stride_along(index: Expr, variable: Expr) -> int:
-    """How far one step along an axis moves, by all that is known; 0 if that is not the same
-    everywhere."""
+    """The stride of an index along an axis, by its hint if symbolic; 0 if it is not constant."""
     found = coefficient(index, variable)
     return found[0].hint if found is not None and is_polynomial(found[0]) else 0
 

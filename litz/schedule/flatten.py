@@ -1,4 +1,4 @@
-"""Flatten buffers: every index becomes one element offset.
+"""Flattening of buffers: every index becomes one element offset.
 
 In: a `Kernel`. Out: the same kernel over one-dimensional buffers named by position.
 

@@ -1,9 +1,9 @@
-"""Variants of a kernel whose sizes are symbolic: the same loops, scheduled as if they were others.
+"""Size variants of a kernel with symbolic sizes: the same loops, scheduled for other size hints.
 
-In: a `Kernel`, and a size to take each of its symbols for. Out: the kernel with those hints; a
-choice that is made for it is right for every size, as all are, and good for sizes near that one.
-Which of them a call runs is found by one measure of its sizes: of two, the nearer by ratio. So of
-the hints 8 and 512, a softmax over rows of s0 takes the first up to 64 and the second beyond.
+In: a `Kernel`, and a hint for its symbolic sizes. Out: the kernel with that hint. A schedule made
+for it is correct for every size, as all are, and good for sizes near the hint. A call picks a
+variant by one measure of its sizes: of two, the nearer by ratio. Example: with the hints 8 and 512,
+a softmax over rows of s0 takes the first up to 64 and the second beyond.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from litz.ir.expr import Expr, load, rebuild, reduce, size, transform
 from litz.ir.program import Buffer, Kernel, Phase, Store
-from litz.ir.scheduled import ScheduledKernel, Variant
+from litz.ir.scheduled import ScheduledKernel, SizeVariant
 from litz.ir.sizes import count_of
 
 Hinted = Callable[[Expr], Expr]
@@ -23,13 +23,13 @@ Schedule = Callable[[Kernel], ScheduledKernel]
 
 
 def measure_of(kernel: Kernel) -> Expr:
-    """What its choices hang on most: how long its rows are, or, if that is known, how many."""
+    """The size that choices depend on most: the length of rows or, if known, their number."""
     inner = max((count_of(p.inner) for p in kernel.phases), key=lambda n: n.hint)
     return count_of(kernel.outer) if inner.is_const else inner
 
 
 def hinted(kernel: Kernel, hint: int) -> Kernel:
-    """The kernel as if each of its symbolic sizes had been seen with this value."""
+    """The kernel as if each of its symbolic sizes had this value at tracing."""
     changed = _changer(lambda name, low, high: min(max(hint, low), hint if high is None else high))
     return _rewritten(kernel, changed)
 
@@ -37,41 +37,43 @@ def hinted(kernel: Kernel, hint: int) -> Kernel:
 def with_variants(
     main: ScheduledKernel, kernel: Kernel, hints: Sequence[int], scheduled: Schedule
 ) -> ScheduledKernel:
-    """The schedule with those for other sizes beside it, each from some measure on."""
+    """The schedule with variants for other sizes, each from some measure on."""
     measure = measure_of(kernel)
     if measure.is_const or not hints:
         return main
     real = {b.name: b for b in main.arguments}
-    ways = {measure.hint: main}
+    schedules = {measure.hint: main}
     for hint in hints:
         count = measured(measure, hint)
         if count < 1:
-            continue  # symbols that cannot all have this value: a window as long as its row
-        way = scheduled(hinted(kernel, hint))
-        arguments = tuple(real[b.name] for b in way.arguments)
-        ways[count] = replace(way, arguments=arguments)
-    if len(ways) == 1:
+            continue  # not all symbols can have this value: a window as long as its row
+        schedule = scheduled(hinted(kernel, hint))
+        arguments = tuple(real[b.name] for b in schedule.arguments)
+        schedules[count] = replace(schedule, arguments=arguments)
+    if len(schedules) == 1:
         return main
-    counts = sorted(ways)
+    counts = sorted(schedules)
     begins = [0, *(math.isqrt(a * b) + 1 for a, b in pairwise(counts))]
-    found = [Variant(begin, ways[count]) for begin, count in zip(begins, counts, strict=True)]
+    found = [
+        SizeVariant(begin, schedules[count]) for begin, count in zip(begins, counts, strict=True)
+    ]
     return replace(main, variants=tuple(found), measure=measure)
 
 
 def measured(measure: Expr, hint: int) -> int:
-    """What it comes to if each symbolic size has this value."""
+    """The measure if each symbolic size has this value."""
     return _changer(lambda *_: hint)(measure).hint
 
 
 def _changer(value: Callable[[str, int, int | None], int]) -> Hinted:
-    """Each size with another hint; those that are made of others follow."""
+    """Give each size another hint; sizes computed from others follow."""
     memo: dict[Expr, Expr] = {}
 
     def change(node: Expr, args: tuple[Expr, ...]) -> Expr:
         if node.op != "size":
             return rebuild(node, args)
         name, low, high, seen = node.attr
-        if node.dtype.is_float:  # no choice hangs on it
+        if node.dtype.is_float:  # no choice depends on it
             return size(name, low, high, seen, args[0], node.dtype) if args else node
         if args:
             return size(name, low, high, args[0].hint, args[0])
@@ -81,7 +83,7 @@ def _changer(value: Callable[[str, int, int | None], int]) -> Hinted:
 
 
 def _rewritten(kernel: Kernel, changed: Hinted) -> Kernel:
-    """Every size of a kernel changed, in axes, values and buffers."""
+    """A kernel with every size changed, in axes, values and buffers."""
     memo: dict[Expr, Expr] = {}
     buffers: dict[Buffer, Buffer] = {}
 

@@ -1,9 +1,9 @@
-"""Choose the axis that runs in vector lanes, and the order of the others.
+"""Vectorization: the axis that runs in vector lanes, and the order of the others.
 
 In: a flat `Kernel` and a `CpuTarget`. Out: the kernel with that axis last, and a `Choice`. Every
-access is costed along each candidate: an element a lane costs a lane's share if it lies beside its
-neighbour, and all of it if it does not. Example: a column sum runs its columns (outer) in lanes,
-a row sum its row (inner).
+access has a cost along each candidate axis: the share of one lane if it is contiguous, a whole
+access per lane if it is not. Example: a column sum runs its columns (outer) in lanes, a row sum its
+row (inner).
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from litz.ir.sizes import count_of
 from litz.schedule.axes import reorder_inner, reorder_outer, stride_along
 from litz.target import COLUMN_VECTORS, CpuTarget
 
-SCATTERED_STORE = 2.0
-# Vectors a row reduction carries side by side, to hide the latency of an addition.
+STRIDED_STORE_COST = 2.0
+# Vectors that a row reduction accumulates side by side, to hide the latency of an addition.
 ROW_UNROLL = 4
-# How much longer an addition takes than it keeps the others waiting.
+# The latency of an addition relative to its throughput.
 SCAN_LATENCY = 4
-# The most columns whose sums wait in the first cache while rows of an array that no cache holds
-# pass by.
-MOST_COLUMNS = 1024
-# Vectors of the vector axis that a transposing kernel takes before it moves on across.
-CROSSING_VECTORS = 4
-# Elements of a task, at least, if there may be far more of them than were seen while tracing.
-UNSEEN = 1024
+# The most columns whose sums stay in L1 while rows of an array larger than all caches stream by.
+MAX_STREAMED_COLUMNS = 1024
+# Vectors along the vector axis that a transposing kernel takes before it moves on across.
+TRANSPOSE_VECTORS = 4
+# The least elements of a task, if sizes are symbolic and may be far larger than their hint.
+MIN_SYMBOLIC_CHUNK = 1024
 
 
 def natural_lanes(kernel: Kernel, target: CpuTarget) -> int:
-    """Lanes of the widest type that is computed with."""
+    """The lanes of the widest dtype that is computed with."""
     widest = 1
     for phase in kernel.phases:
         for store in phase.stores:
@@ -44,7 +43,7 @@ def natural_lanes(kernel: Kernel, target: CpuTarget) -> int:
 
 
 def _access_cost(index: Expr, variable: Expr, lanes: int, strided: float) -> float:
-    """Cost of an access for each point, if `variable` runs in lanes."""
+    """The cost of an access per point, if `variable` runs in lanes."""
     if variable not in index.axes:
         return 0.0
     found = coefficient(index, variable)
@@ -57,7 +56,7 @@ def _access_cost(index: Expr, variable: Expr, lanes: int, strided: float) -> flo
 def _phase_cost(phase: Phase, variable: Expr, lanes: int) -> float:
     total = 0.0
     for store in phase.stores:
-        total += _access_cost(store.index[0], variable, lanes, SCATTERED_STORE)
+        total += _access_cost(store.index[0], variable, lanes, STRIDED_STORE_COST)
         total += sum(_access_cost(n.index[0], variable, lanes, 1.0) for n in loads(store.value))
     work = sum(op_cost(s) for s in phase.stores)
     return total + work / (8 * min(lanes, max(variable.extent.hint, 1)))
@@ -68,26 +67,26 @@ def op_cost(store: Store) -> int:
 
 
 def _ops_cost(*values: Expr) -> int:
-    """Of all that these values need, in float additions."""
+    """The cost of all ops of these values, in float additions."""
     ops = sum(OPS[n.op].cost for n in walk(*values) if n.op in OPS)
     return ops + sum(SCANS[n.attr].cost for n in walk(*values) if n.op == "scan")
 
 
-def _waiting(phase: Phase) -> float:
-    """What a scan in a row of its own waits for the element before: the latency of its step."""
+def _scan_latency(phase: Phase) -> float:
+    """The time that a scan along its own row waits for the element before: its step's latency."""
     scans = {n for s in phase.stores for n in walk(s.value) if n.op == "scan"}
     return SCAN_LATENCY * sum(SCANS[n.attr].cost for n in scans) / 8
 
 
 def _inner_cost(kernel: Kernel, lanes: int) -> tuple[float, list[tuple[Expr, ...]]]:
-    """Each phase in lanes along its best inner axis, which then runs last."""
+    """The cost with each phase in lanes along its best inner axis, which then runs last."""
     total = 0.0
     orders = []
     for phase in kernel.phases:
         points = extent_of(phase.inner)
         if not phase.inner or in_order(phase):
             orders.append(phase.inner)
-            total += points * (len(phase.stores) + _waiting(phase))
+            total += points * (len(phase.stores) + _scan_latency(phase))
             continue
         costs = {a: _phase_cost(phase, a, lanes) for a in phase.inner}
         best = min(reversed(phase.inner), key=lambda a: costs[a])
@@ -116,28 +115,28 @@ def vectorize(kernel: Kernel, target: CpuTarget, config: Config) -> tuple[Kernel
         inner_cost, orders = _inner_cost(kernel, lanes)
         if best is None or inner_cost <= outer_costs[best]:
             kernel = reorder_inner(kernel, orders)
-            unroll = _side_by_side(kernel, ROW_UNROLL, target)
+            unroll = _accumulators(kernel, ROW_UNROLL, target)
             points = _points(kernel)
             return kernel, Choice(lanes, None, unroll, 1, grain(kernel, 1, config), points=points)
     if best is None:
         return kernel, Choice(1, None, 1, 1, 1 << 62)
     if not config.pick_loop_orders:
         best = kernel.outer[-1]
-    along = None if sequential or not config.pick_loop_orders else _crossing(kernel, best)
+    along = None if sequential or not config.pick_loop_orders else _transposed_axis(kernel, best)
     if along is not None:
         rest = [a for a in kernel.outer if a not in (best, along)]
         kernel = reorder_outer(kernel, (best, *rest, along))
-        chunk = _at_most(CROSSING_VECTORS * lanes, best.extent)
+        chunk = _at_most(TRANSPOSE_VECTORS * lanes, best.extent)
         block = chunk * lanes if lanes > 1 else chunk
-        across = along if lanes > 1 else None
-        return kernel, Choice(lanes, best, 1, chunk, grain(kernel, block, config), across)
+        transpose_axis = along if lanes > 1 else None
+        return kernel, Choice(lanes, best, 1, chunk, grain(kernel, block, config), transpose_axis)
     kernel = reorder_outer(kernel, (*(a for a in kernel.outer if a is not best), best))
-    if _passes_by(kernel, best, target):
-        chunk = _evenly(best.extent, MOST_COLUMNS, lanes)
+    if _streams_rows(kernel, best, target):
+        chunk = _evenly(best.extent, MAX_STREAMED_COLUMNS, lanes)
         worth = grain(kernel, chunk, config)
-        return kernel, Choice(lanes, best, 1, chunk, worth, by_rows=True, points=_points(kernel))
+        return kernel, Choice(lanes, best, 1, chunk, worth, row_by_row=True, points=_points(kernel))
     if sequential:
-        lanes *= _side_by_side(kernel, COLUMN_VECTORS, target)
+        lanes *= _accumulators(kernel, COLUMN_VECTORS, target)
         while lanes > best.extent.hint and lanes > 1:
             lanes //= 2
     chunk = _chunk(kernel, best, lanes, target)
@@ -146,7 +145,7 @@ def vectorize(kernel: Kernel, target: CpuTarget, config: Config) -> tuple[Kernel
 
 
 def _points(kernel: Kernel) -> Expr:
-    """Points of the longest phase of a task: its work grows with them."""
+    """The points of a task's longest phase: its work grows with them."""
     return max((count_of(p.inner) for p in kernel.phases), key=lambda n: n.hint)
 
 
@@ -154,9 +153,9 @@ def _at_most(most: int, extent: Expr) -> int:
     return min(most, extent.number) if extent.is_const else most
 
 
-def _passes_by(kernel: Kernel, columns: Expr, target: CpuTarget) -> bool:
-    """Whether a kernel is nothing but a reduction along the columns of an array that is better read
-    row by row, and what is done to its results."""
+def _streams_rows(kernel: Kernel, columns: Expr, target: CpuTarget) -> bool:
+    """Whether a kernel is only a column reduction of an array that is better read row by row, and
+    an epilogue of its results."""
     phase, *others = kernel.phases
     if any(p.inner for p in others) or not phase.inner or phase.inside or in_order(phase):
         return False
@@ -164,7 +163,7 @@ def _passes_by(kernel: Kernel, columns: Expr, target: CpuTarget) -> bool:
     if any(REDUCTIONS[n.attr[0]].gives_index for n in reduces):
         return False
     return any(
-        target.passes_by(columns.extent.hint * n.dtype.bytes, _bytes_read(n))
+        target.reads_row_by_row(columns.extent.hint * n.dtype.bytes, _bytes_read(n))
         and stride_along(n.index[0], columns) == 1
         and all(stride_along(n.index[0], a) >= columns.extent.hint for a in phase.inner)
         for n in loads(*(s.value for s in phase.stores))
@@ -172,7 +171,7 @@ def _passes_by(kernel: Kernel, columns: Expr, target: CpuTarget) -> bool:
 
 
 def _bytes_read(node: Expr) -> int:
-    """Of the array that a load reads in all; windows may overlap."""
+    """The bytes of an array that a load reads in all; windows may overlap."""
     return min(extent_of(node.axes) * node.dtype.bytes, buffer_bytes(node.buffer))
 
 
@@ -184,8 +183,8 @@ def _evenly(extent: Expr, most: int, lanes: int) -> int:
     return -(-extent.number // (chunks * lanes)) * lanes
 
 
-def _side_by_side(kernel: Kernel, most: int, target: CpuTarget) -> int:
-    """As many vectors of each sum as leave half of the registers to what is added."""
+def _accumulators(kernel: Kernel, most: int, target: CpuTarget) -> int:
+    """As many vectors per accumulator as leave half of the registers to the operands."""
     sums = max(
         len({n for s in p.stores for n in walk(s.value) if n.op == "reduce"}) for p in kernel.phases
     )
@@ -194,10 +193,10 @@ def _side_by_side(kernel: Kernel, most: int, target: CpuTarget) -> int:
     return most
 
 
-def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
-    """The axis along which a load that strides over `best` moves by one: a transpose.
+def _transposed_axis(kernel: Kernel, best: Expr) -> Expr | None:
+    """The axis along which a load that strides over `best` is contiguous: a transpose.
 
-    Its cache lines are then used up a few vectors at a time, before they are gone.
+    Its cache lines are then used up within a few vectors, before they are evicted.
     """
     for store in kernel.stores:
         for node in loads(store.value):
@@ -210,19 +209,19 @@ def _crossing(kernel: Kernel, best: Expr) -> Expr | None:
 
 
 def _chunk(kernel: Kernel, vector: Expr, lanes: int, target: CpuTarget) -> int:
-    """Enough tasks for the threads to share evenly, each a whole number of vectors."""
+    """The elements of a task: enough tasks for the threads, each a whole number of vectors."""
     n = vector.extent.hint
     others = extent_of(a for a in kernel.outer if a is not vector)
     pieces = -(-4 * target.threads // max(others, 1))
-    least = 4 * lanes if vector.extent.is_const else UNSEEN
+    least = 4 * lanes if vector.extent.is_const else MIN_SYMBOLIC_CHUNK
     size = max(-(-n // pieces), least)
     return max(_at_most(-(-size // lanes) * lanes, vector.extent), 1)
 
 
 def grain(kernel: Kernel, chunk: int, config: Config) -> int:
-    """Tasks that make up about the least work worth a thread. What several stores need is computed
-    once: the cell of an LSTM, whose two results share most of it, takes 0.17 ns for each unit of
-    this estimate, like a tanh or a GELU alone."""
+    """The number of tasks that make up about the least work worth a thread. Ops that several stores
+    share count once: the cell of an LSTM, whose two results share most of it, takes 0.17 ns for
+    each unit of this estimate, like a tanh or a GELU alone."""
     work = 0.0
     for phase in kernel.phases:
         cost = _ops_cost(*(s.value for s in phase.stores)) / 8

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from litz.autotune.results import Ratio
-from litz.autotune.trial import Here, Variant, inputs_of, interval
-from litz.autotune.worker import Apart, variant_json, variant_of
+from litz.autotune.trial import InProcessRunner, Variant, inputs_of, interval
+from litz.autotune.worker import TuningProcess, variant_json, variant_of
 from litz.config import Config, snapshot
-from litz.ir.choices import NO_CHOICES, Choices, LoopChoice, ProductChoice
+from litz.ir.choices import NO_CHOICES, Choices, GemmChoice, LoopChoice
 from litz.ir.parse import parse_graph
 from litz.target import host
 from litz.targets import toolchain_of
@@ -53,9 +53,9 @@ def test_the_users_generator_is_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def _here(config: Config, threads: int | None = None) -> Here:
+def _here(config: Config, threads: int | None = None) -> InProcessRunner:
     target = host(threads)
-    return Here(target, toolchain_of(target), config)
+    return InProcessRunner(target, toolchain_of(target), config)
 
 
 @pytest.mark.alone
@@ -93,7 +93,7 @@ def test_a_process_that_cannot_be_started_costs_a_trial_alone(
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr("litz.autotune.worker.subprocess.Popen", failed)
-    found = Apart(snapshot({})).tried(_variant(), _variant(), 0.1)
+    found = TuningProcess(snapshot({})).tried(_variant(), _variant(), 0.1)
     assert isinstance(found, str) and "Resource temporarily unavailable" in found
 
 
@@ -102,7 +102,7 @@ def test_descriptors_beyond_a_thousand_are_no_matter() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     opened: list[int] = []
-    apart = Apart(snapshot({"max_autotune_subproc_result_timeout_seconds": 60.0}))
+    apart = TuningProcess(snapshot({"max_autotune_subproc_result_timeout_seconds": 60.0}))
     try:
         while not opened or opened[-1] < 1100:
             opened.append(os.open(os.devnull, os.O_RDONLY))
@@ -117,7 +117,7 @@ def test_descriptors_beyond_a_thousand_are_no_matter() -> None:
 
 def test_a_variant_travels_as_json() -> None:
     kernels = {"k0_add": LoopChoice(chunk=64)}
-    variant = Variant(_variant().program, Choices({"": ProductChoice(block=8)}, kernels))
+    variant = Variant(_variant().program, Choices({"": GemmChoice(mr=8)}, kernels))
     assert variant_of(variant_json(variant)) == variant
 
 
@@ -128,7 +128,7 @@ def test_crashes_and_hangs_cost_one_trial_each(capfd: pytest.CaptureFixture[str]
         ADDED.format(value="x[o0]").replace("phase:", "phase reduce j0 < 1000000000000:")
         .replace("y[o0] = x[o0]", "y[o0] = reduce.sum(sin(x[j0 % 4096]), j0)")
     )  # fmt: skip
-    apart = Apart(snapshot({"max_autotune_subproc_result_timeout_seconds": 30.0}))
+    apart = TuningProcess(snapshot({"max_autotune_subproc_result_timeout_seconds": 30.0}))
     try:
         assert apart.tried(_variant(), crash, 0.1) == "ended its process"
         apart.timeout = 60.0

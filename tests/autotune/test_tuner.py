@@ -17,19 +17,19 @@ from torch import nn
 
 import litz
 from litz.autotune.cost import Machine, roofline
-from litz.autotune.on_cpu import OnCpu
-from litz.autotune.regions import Size
+from litz.autotune.cpu_tuning import CpuTuning
+from litz.autotune.gemm_regions import GemmSize
 from litz.autotune.results import Ratio
-from litz.autotune.trial import Here, Variant
+from litz.autotune.trial import InProcessRunner, Variant
 from litz.backend import litz as backend
-from litz.ir.choices import LoopChoice, ProductChoice
+from litz.ir.choices import GemmChoice, LoopChoice
 from litz.report import Explanation, Report
 from litz.target import host
 from tests import draws
 
 ROOT = Path(__file__).parent.parent.parent
 WIDE = 1 << 16
-Times = Callable[[ProductChoice | LoopChoice], float | str]
+Times = Callable[[GemmChoice | LoopChoice], float | str]
 
 
 class Model(nn.Module):
@@ -44,8 +44,8 @@ class Model(nn.Module):
         return last(second(first(x).relu()).relu()).softmax(-1)
 
 
-def _choice(variant: Variant) -> ProductChoice | LoopChoice:
-    found = [*variant.choices.products.values(), *variant.choices.kernels.values()]
+def _choice(variant: Variant) -> GemmChoice | LoopChoice:
+    found = [*variant.choices.gemms.values(), *variant.choices.kernels.values()]
     return found[0]
 
 
@@ -56,12 +56,14 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[[Times], list[Any]]:
     def install(times: Times) -> list[Any]:
         asked: list[Any] = []
 
-        def tried(self: Here, rule: Variant, other: Variant, seconds: float) -> Ratio | str:
+        def tried(
+            self: InProcessRunner, rule: Variant, other: Variant, seconds: float
+        ) -> Ratio | str:
             asked.append(_choice(other))
             found = times(asked[-1])
             return found if isinstance(found, str) else Ratio(found, found, found, 1e-3)
 
-        monkeypatch.setattr(Here, "tried", tried)
+        monkeypatch.setattr(InProcessRunner, "tried", tried)
         return asked
 
     return install
@@ -93,15 +95,15 @@ def test_nothing_is_timed_unless_asked(tmp_path: Path, made_up: Any) -> None:
 
 
 def test_equal_layers_ask_once_and_the_quickest_is_taken(tmp_path: Path, made_up: Any) -> None:
-    best = ProductChoice(block=4, vectors=2)
-    asked = made_up(lambda choice: 0.8 if choice == best else 0.9 if choice.block else 1.2)
+    best = GemmChoice(mr=4, nr_vectors=2)
+    asked = made_up(lambda choice: 0.8 if choice == best else 0.9 if choice.mr else 1.2)
     report = _report(_explained(tmp_path))
     places = sorted(len(f.names) for f in report.tuning.findings)
     assert places == [1, 2]
     assert len(asked) == report.tuning.timed
     assert asked.count(best) == 4  # for each of two questions, and again to be sure
-    taken = [s.choice.product for s in report.scheduled if s.choice.product is not None]
-    assert {(b.block, b.width) for b in taken} == {(4, 2 * s) for s in (taken[0].width // 2,)}
+    taken = [s.choice.gemm for s in report.scheduled if s.choice.gemm is not None]
+    assert {(b.mr, b.nr) for b in taken} == {(4, 2 * s) for s in (taken[0].nr // 2,)}
     assert f"-> 0.80 (0.80 to 0.80)      {best!r}" in str(report)
 
 
@@ -109,20 +111,20 @@ def test_what_is_not_surely_quicker_is_not_taken(tmp_path: Path, made_up: Any) -
     made_up(lambda choice: 0.98)
     report = _report(_explained(tmp_path))
     assert all(f.choice == f.default for f in report.tuning.findings)
-    assert not report.tuning.choices.products
+    assert not report.tuning.choices.gemms
 
 
 def test_a_winner_must_win_twice(tmp_path: Path, made_up: Any) -> None:
     seen: set[Any] = set()
 
-    def lucky_once(choice: ProductChoice) -> float:
+    def lucky_once(choice: GemmChoice) -> float:
         again = choice in seen
         seen.add(choice)
         return 1.1 if again else 0.7
 
     made_up(lucky_once)
     report = _report(_explained(tmp_path, Model().layers[0]))
-    assert all(f.choice == ProductChoice() for f in report.tuning.findings)
+    assert all(f.choice == GemmChoice() for f in report.tuning.findings)
 
 
 def test_aten_can_win_and_can_be_excluded(tmp_path: Path, made_up: Any) -> None:
@@ -150,7 +152,7 @@ def test_whole_rows_can_join_a_product(tmp_path: Path, made_up: Any) -> None:
     for kept in (False, True):
         report = _report(_explained(tmp_path))
         assert len(report.kernels) == len(apart.kernels) - 1
-        chosen = [f for f in report.tuning.findings if f.choice == ProductChoice(rows=True)]
+        chosen = [f for f in report.tuning.findings if f.choice == GemmChoice(rows=True)]
         assert [f.kept for f in chosen] == [kept]
 
 
@@ -161,7 +163,7 @@ def test_what_makes_an_operand_can_stay_apart(tmp_path: Path, made_up: Any) -> N
     joined = _report(_explained(tmp_path, model, max_autotune_gemm=False, **flags))
     apart = _report(_explained(tmp_path, model, **flags))
     assert len(apart.kernels) == len(joined.kernels) + 1
-    assert ProductChoice(prologue=True) not in asked  # it is the rule's
+    assert GemmChoice(prologue=True) not in asked  # it is the rule's
 
 
 def test_a_failed_trial_is_noted(tmp_path: Path, made_up: Any) -> None:
@@ -182,14 +184,14 @@ def test_all_ways_are_tried_if_asked(tmp_path: Path, made_up: Any) -> None:
 def test_the_descent_walks_on_from_the_best(tmp_path: Path, made_up: Any) -> None:
     """Times fall as blocks narrow: the short list has none of one row, the descent finds it."""
 
-    def times(choice: ProductChoice) -> float:
-        return 1.5 if choice.block is None else 0.5 + 0.02 * choice.block
+    def times(choice: GemmChoice) -> float:
+        return 1.5 if choice.mr is None else 0.5 + 0.02 * choice.mr
 
     made_up(times)
     layer = Model().layers[0]
     plain = _report(_explained(tmp_path, layer))
     walked = _report(_explained(tmp_path, layer, coordinate_descent_tuning=True))
-    blocks = [r.tuning.findings[0].choice.facts()["block"] for r in (plain, walked)]
+    blocks = [r.tuning.findings[0].choice.facts()["mr"] for r in (plain, walked)]
     assert blocks[1] == 1 < blocks[0]
 
 
@@ -202,13 +204,13 @@ def test_other_kernels_are_tuned(tmp_path: Path, made_up: Any) -> None:
     flags = {"max_autotune_gemm": False, "max_autotune": True}
     both = _report(_explained(tmp_path / "both", **flags))
     kinds = {type(f.choice) for f in both.tuning.findings}
-    assert kinds == {ProductChoice, LoopChoice}
+    assert kinds == {GemmChoice, LoopChoice}
 
 
 def test_no_timing_decides_in_deterministic_mode(tmp_path: Path, made_up: Any) -> None:
     asked = made_up(lambda choice: 0.5)
     report = _report(_explained(tmp_path, deterministic=True))
-    assert not asked and not report.tuning.choices.products
+    assert not asked and not report.tuning.choices.gemms
     assert any(d.action == "unmet" and "deterministic" in d.reason for d in report.decisions)
     assert "not done  1 x no timing may decide" in str(report)
 
@@ -235,7 +237,7 @@ def test_symbolic_sizes_are_not_tuned(flag: str, made_up: Any) -> None:
 def test_nothing_is_tried_where_the_rule_is_at_the_peak(
     tmp_path: Path, made_up: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OnCpu, "least", lambda *_: 0.95e-3)
+    monkeypatch.setattr(CpuTuning, "lower_bound", lambda *_: 0.95e-3)
     asked = made_up(lambda choice: 0.5 if choice.backend == "LITZ" else 2.0)
     report = _report(_explained(tmp_path))
     assert len(asked) == len(report.tuning.findings) == 2
@@ -245,10 +247,10 @@ def test_nothing_is_tried_where_the_rule_is_at_the_peak(
 
 def test_the_peaks_of_narrow_types_and_caches_are_not_known() -> None:
     machine, target = Machine(1e11, 1e10), replace(host(), l3_bytes=2 << 20)
-    product = Size(1, 4, 512, 512, "float32", 4, False, True)
-    large = replace(product, depth=2048)
-    assert roofline(replace(product, bytes=2), target, machine) == 0.0
-    assert roofline(product, target, machine) == product.flops / 1e11
+    gemm = GemmSize(1, 4, 512, 512, "float32", 4, False, True)
+    large = replace(gemm, depth=2048)
+    assert roofline(replace(gemm, bytes=2), target, machine) == 0.0
+    assert roofline(gemm, target, machine) == gemm.flops / 1e11
     assert roofline(large, target, machine) > 4 * large.flops / 1e11
 
 
@@ -257,7 +259,7 @@ def test_what_is_too_small_to_matter_is_not_asked(tmp_path: Path, made_up: Any) 
     asked = made_up(lambda _: 2.0)
     report = _report(_explained(tmp_path, model))
     assert asked and {f.what for f in report.tuning.findings} == {
-        f"product, 16 x 64 x {WIDE}, float32, with more", f"product, 16 x {WIDE} x 64, float32"
+        f"gemm, 16 x 64 x {WIDE}, float32, with epilogue", f"gemm, 16 x {WIDE} x 64, float32"
     }  # fmt: skip
     assert any("less than 1%" in d.reason for d in report.tuning.decisions)
 
@@ -267,7 +269,7 @@ def test_a_budget_that_is_spent_leaves_the_rules(tmp_path: Path, made_up: Any) -
     report = _report(_explained(tmp_path, max_autotune_budget_seconds=0))
     assert not asked and any("budget" in d.reason for d in report.decisions)
     again = _report(_explained(tmp_path))
-    assert asked and again.tuning.choices.products  # nothing was kept of what was not tried
+    assert asked and again.tuning.choices.gemms  # nothing was kept of what was not tried
 
 
 def test_the_table_is_printed_if_asked(
@@ -275,7 +277,7 @@ def test_the_table_is_printed_if_asked(
 ) -> None:
     made_up(lambda choice: 1.5)
     _explained(tmp_path / "one")
-    assert "litz autotune: product, 16 x 64 x 64, float32" in capsys.readouterr().err
+    assert "litz autotune: gemm, 16 x 64 x 64, float32" in capsys.readouterr().err
     _explained(tmp_path / "two", max_autotune_report_choices_stats=False)
     assert "litz autotune" not in capsys.readouterr().err
 
@@ -284,7 +286,7 @@ def test_entries_that_make_no_sense_are_asked_for_anew(tmp_path: Path, made_up: 
     asked = made_up(lambda choice: 0.5)
     first = _report(_explained(tmp_path, Model().layers[0]))
     for path in (tmp_path / "autotune").iterdir():
-        path.write_text(path.read_text().replace('"block"', '"bock"'))
+        path.write_text(path.read_text().replace('"mr"', '"rm"'))
     asked.clear()
     second = _report(_explained(tmp_path, Model().layers[0]))
     assert asked and second.tuning.choices == first.tuning.choices
@@ -300,18 +302,18 @@ def test_nothing_is_kept_without_the_cache(tmp_path: Path, made_up: Any) -> None
 SECOND = """
 import torch, litz
 from tests import draws
-from litz.autotune.trial import Here
-from litz.autotune.on_cpu import OnCpu
+from litz.autotune.trial import InProcessRunner
+from litz.autotune.cpu_tuning import CpuTuning
 def tried(*args):
     raise AssertionError("timed again")
-Here.tried = tried
+InProcessRunner.tried = tried
 torch.set_num_threads({threads})
 draws.seed(0)
 layer, x = torch.nn.Linear(64, 96).eval(), torch.randn(16, 64)
 options = {{"max_autotune_gemm": True, "cache_dir": {folder!r}, "on_error": "raise"}}
 with torch.no_grad(), litz.config.patch(options):
     (report,) = litz.explain(layer, x).graphs
-print(report.tuning.timed, [f.kept for f in report.tuning.findings], report.tuning.choices.products)
+print(report.tuning.timed, [f.kept for f in report.tuning.findings], report.tuning.choices.gemms)
 """
 
 
@@ -325,7 +327,7 @@ def test_a_second_process_times_nothing(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True,
                            text=True, timeout=300)  # fmt: skip
     assert found.returncode == 0, found.stderr
-    assert found.stdout.strip() == f"0 [True] {dict(report.tuning.choices.products)}"
+    assert found.stdout.strip() == f"0 [True] {dict(report.tuning.choices.gemms)}"
 
 
 def test_both_modes_tune() -> None:

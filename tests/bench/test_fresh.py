@@ -11,7 +11,7 @@ from litz.bench import fresh
 from litz.bench.case import Case, Program, Settings
 from litz.bench.fresh import CACHES, Failed, in_fresh_process, measure_compile, measure_memory
 from litz.bench.results import NOT_ASKED
-from litz.bench.suites.scaling import per_op
+from litz.bench.suites.scaling import per_step
 
 CASE = Case("planted", "c", "v", lambda: Program(abs), measure_compile, threads=2)
 SETTINGS = Settings(against=("inductor", "eager"), rounds=2, quick=True)
@@ -51,7 +51,7 @@ def test_compilers_take_turns_with_empty_caches(asked: Asked) -> None:
 
 
 def test_scaling_is_cold_and_by_op(asked: Asked) -> None:
-    rows = per_op(CASE, SETTINGS, lambda _: None, ops=100)
+    rows = per_step(CASE, SETTINGS, lambda _: None, steps=100)
     assert [row.metric for row in rows] == ["graph, cold", "first call, cold"]
     assert rows[1].samples == {"litz": (1.0, 4.0), "inductor": (2.0, 3.0)}
     assert rows[1].facts == pytest.approx({"ms an op": 25})

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from litz.call.partitions import Piece, pieces
+from litz.call.partitions import PartitionPlan, partition_plans
 from litz.config import snapshot
 from litz.ir.call_plan import Range
 from litz.ir.program import Buffer, Plan, ViewArg, read, written
@@ -44,11 +44,11 @@ def plan() -> Plan:
     return found[0]
 
 
-def _cut(plan: Plan, *places: int) -> list[Piece]:
+def _cut(plan: Plan, *places: int) -> list[PartitionPlan]:
     ends = (0, *places, len(plan.graph.body))
     pairs = enumerate(pairwise(ends))
     parts = tuple(Range(a, b, recorded=k % 2 == 0) for k, (a, b) in pairs)
-    return pieces(plan, parts)
+    return partition_plans(plan, parts)
 
 
 def test_every_part_is_given_what_it_reads_and_gives_what_is_needed(plan: Plan) -> None:
@@ -59,20 +59,20 @@ def test_every_part_is_given_what_it_reads_and_gives_what_is_needed(plan: Plan) 
     for first in range(1, count):
         for second in range(first + 1, count):
             there = set(inputs)
-            for piece in _cut(plan, first, second):
-                takes = {b.name for b in piece.takes}
+            for partition_plan in _cut(plan, first, second):
+                takes = {b.name for b in partition_plan.takes}
                 assert takes <= there
                 inside = takes | constants | set(plan.slots)
-                for step in piece.plan.graph.body:
+                for step in partition_plan.plan.graph.body:
                     assert {b.name for b in read(step)} <= inside
                     inside |= {b.name for b in written(step)}
-                there |= {b.name for b in piece.gives}
+                there |= {b.name for b in partition_plan.gives}
             assert shown - inputs <= there
 
 
 def test_kernels_are_counted_through_the_whole_graph(plan: Plan) -> None:
     found = _cut(plan, 2, 4)
-    kernels = [k for piece in found for k in sorted(piece.kernels)]
+    kernels = [k for partition_plan in found for k in sorted(partition_plan.kernels)]
     assert kernels == list(range(len(plan.graph.kernels)))
 
 
@@ -80,16 +80,20 @@ def test_what_a_recorded_part_gives_is_carried_to_the_next(plan: Plan) -> None:
     for place in range(1, len(plan.graph.body) - 1):
         first, middle, last = _cut(plan, place, place + 1)
         given = {b.name for b in first.gives}
-        assert {last.takes[k].name for k in last.carried} == {b.name for b in last.takes} & given
-        assert middle.carried == ()  # it runs as it is
+        assert {last.takes[k].name for k in last.parent_outputs} == {
+            b.name for b in last.takes
+        } & given
+        assert middle.parent_outputs == ()  # it runs as it is
 
 
 def test_memory_is_taken_over_inside_a_part_alone(plan: Plan) -> None:
-    assert plan.heirs, "the test wants a kernel that takes over a convolution's memory"
-    (name, before), *_ = plan.heirs.items()
+    assert plan.inplace_reuse, "the test wants a kernel that takes over a convolution's memory"
+    (name, before), *_ = plan.inplace_reuse.items()
     made = next(k for k, s in enumerate(plan.graph.body) if before in {b.name for b in written(s)})
     heir = next(k for k, s in enumerate(plan.graph.body) if name in {b.name for b in written(s)})
     apart = _cut(plan, made + 1)[1]
-    assert made < heir and name not in apart.plan.heirs and name in apart.plan.lent
+    assert (
+        made < heir and name not in apart.plan.inplace_reuse and name in apart.plan.call_allocated
+    )
     together = _cut(plan, made)[1]
-    assert together.plan.heirs[name] == before and name not in together.plan.lent
+    assert together.plan.inplace_reuse[name] == before and name not in together.plan.call_allocated

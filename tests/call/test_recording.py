@@ -17,7 +17,7 @@ from litz.ir.call_plan import Recording
 from litz.ir.expr import Expr, load, rebuild, transform
 from litz.ir.index import ZERO
 from litz.ir.program import Buffer, Extern, KernelGraph, Origin, ViewArg
-from litz.runtime import for_size, require
+from litz.runtime import check_cudagraphs_required, for_size
 from tests import draws
 from tests.stages import stages
 
@@ -53,7 +53,7 @@ def _updated(x: torch.Tensor) -> torch.Tensor:
 )
 def test_gpu_work_alone_is_recorded_as_a_whole(function: Any) -> None:
     found = policy(function, X)
-    assert found.whole and not found.reasons and not found.brought
+    assert found.whole and not found.reasons and not found.cpu_scalars
     assert not policy(function, X, config=Config()).whole
     assert policy(function, X, config=REQUIRED).whole
 
@@ -157,7 +157,7 @@ def test_a_number_of_the_cpu_is_brought_over_unless_a_call_reads_it() -> None:
     there = replace(graph, inputs=inputs, body=tuple(map(moved, graph.body)))
     assert away in there.body[0].reads
     found = recording_of(there, "cpu", GRAPHS)
-    assert found.whole and found.brought == (1,)
+    assert found.whole and found.cpu_scalars == (1,)
     view = ViewArg(away, (), (), ZERO)
     call = Extern("aten.mul.Tensor", (view, view), (), (), single=True)
     found = recording_of(replace(there, body=(*there.body, call)), "cpu", GRAPHS)
@@ -169,7 +169,7 @@ def test_an_output_that_is_an_input_is_not_in_the_way() -> None:
     found = policy(lambda x: (x.t(), x + 1), X)
     assert found.whole and found.recorded == 1
     found = policy(lambda x: x + 1, X)
-    assert found.whole and not found.shows_inputs
+    assert found.whole and not found.returns_input_alias
     found = policy(lambda x: x + 1, X[:1].expand(6, 20))
     assert found.whole  # its elements are copied once
 
@@ -180,11 +180,13 @@ def test_asserts_that_look_at_results_are_in_the_way() -> None:
 
 
 def test_require_raises_what_is_in_the_way() -> None:
-    require(policy(lambda x: x + 1, X, config=REQUIRED), REQUIRED)
+    check_cudagraphs_required(policy(lambda x: x + 1, X, config=REQUIRED), REQUIRED)
     config = replace(REQUIRED, nan_asserts=True)
     with pytest.raises(CudaGraphsRefused, match="nan_asserts"):
-        require(policy(lambda x: x + 1, X, config=config), config)
-    require(policy(lambda x: x + 1, X, config=replace(GRAPHS, nan_asserts=True)), GRAPHS)
+        check_cudagraphs_required(policy(lambda x: x + 1, X, config=config), config)
+    check_cudagraphs_required(
+        policy(lambda x: x + 1, X, config=replace(GRAPHS, nan_asserts=True)), GRAPHS
+    )
     run = torch.compile(
         lambda x: x + 1, backend="litz", options={"triton.require_cudagraphs": True}
     )

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import litz
-from litz.capture.decompositions import _attention_in_doubles, decompositions
+from litz.capture.decompositions import _attention_f64, decompositions
 from tests import draws
 from tests.stages import compiled
 
@@ -69,7 +69,7 @@ def test_complex_numbers_that_are_not_finite_are_replaced() -> None:
 def test_attention_in_doubles(shape: tuple[int, ...], causal: bool) -> None:
     """Heads of no numbers have no usual scale (found by the fuzzer, seed 9000671, torch 2.11)."""
     q, k, v = (torch.randn(shape, dtype=torch.float64) for _ in range(3))
-    found, total = _attention_in_doubles(q, k, v, is_causal=causal)
+    found, total = _attention_f64(q, k, v, is_causal=causal)
     expected, _ = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, is_causal=causal)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
     assert total.dtype is torch.float64
@@ -78,7 +78,7 @@ def test_attention_in_doubles(shape: tuple[int, ...], causal: bool) -> None:
 def test_attention_in_doubles_is_eagers_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the strides of its queries, by one kernel, and with its gradients, as with torch 2.11."""
     op = aten._scaled_dot_product_flash_attention_for_cpu.default
-    monkeypatch.setitem(decompositions(), op, _attention_in_doubles)
+    monkeypatch.setitem(decompositions(), op, _attention_f64)
     given = [torch.randn(2, 7, 3, 8, dtype=torch.float64).transpose(1, 2) for _ in range(3)]
     attention = F.scaled_dot_product_attention
     run = compiled(attention)

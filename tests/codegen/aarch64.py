@@ -37,7 +37,7 @@ from litz.ir.checks import error_of
 from litz.ir.interpret import Environment
 from litz.ir.program import HOST, Buffer, Kernel, Plan
 from litz.ir.source import Source
-from litz.runtime.numbers import float_bits
+from litz.runtime.size_exprs import float_bits
 from litz.target import DEVICES, CpuTarget, aarch64
 from litz.targets import TOOLCHAINS
 from litz.trace import Trace
@@ -154,6 +154,7 @@ define i32 @memcmp(ptr %a, ptr %b, i64 %size) {{
 define i32 @ioctl(i32 %file, i64 %asked, ...) {{
   ret i32 -1
 }}
+declare void @litz_step(i64, ptr)
 define void @_start() {{
 entry:
   br label %read
@@ -186,9 +187,7 @@ entry.next:
   %k.more = icmp ult i64 %k.next, %count
   br i1 %k.more, label %entry.next, label %run
 run:
-  %run.at = getelementptr ptr, ptr @steps, i64 %step
-  %run.it = load ptr, ptr %run.at
-  call void %run.it(ptr %table)
+  call void @litz_step(i64 %step, ptr %table)
   br label %write
 write:
   %from = phi i64 [ 0, %run ], [ %from.next, %write ]
@@ -203,13 +202,6 @@ end:
   unreachable
 }}
 """
-
-
-def _start(steps: int) -> str:
-    names = [f"@litz_step_{k}" for k in range(steps)]
-    declared = "\n".join(f"declare void {name}(ptr)" for name in names)
-    listed = ", ".join(f"ptr {name}" for name in names)
-    return f"{START}\n{declared}\n@steps = internal constant [{steps} x ptr] [{listed}]\n"
 
 
 @dataclass
@@ -233,7 +225,7 @@ def for_aarch64(features: tuple[str, ...] = (), emulated: bool = False) -> Itera
     placed: list[Plan] = []
 
     def emit(plan: Plan, kernels: Any, target: Any) -> Source:
-        placed.append(without_arena(plan, is_held=False))
+        placed.append(without_arena(plan, keeps_prepacked=False))
         return real.emit(placed[-1], kernels, target)  # type: ignore[no-any-return]
 
     def drive(source: Source, call: CallPlan, target: Any) -> Source:
@@ -260,7 +252,7 @@ def for_aarch64(features: tuple[str, ...] = (), emulated: bool = False) -> Itera
 class _Linked:
     """A graph whose steps the interpreter goes through."""
 
-    asks, frozen, unfolded = False, None, None
+    guards_folding, frozen, unfolded = False, None, None
 
     def __init__(self, made: Made, constants: dict[str, torch.Tensor], emulated: bool) -> None:
         hook = Emulated(made) if emulated and made.plan.graph.kernels else None
@@ -284,7 +276,7 @@ class Emulated:
         self.made, self.plan = made, made.call
         self.steps = {k.name: (number, k) for number, k in enumerate(kernels)}
         self.folder = tempfile.TemporaryDirectory()
-        self.program = linked(made.code, len(kernels), Path(self.folder.name))
+        self.program = linked(made.code, Path(self.folder.name))
 
     def __call__(self, kernel: Kernel, env: Environment) -> None:
         number, step = self.steps[kernel.name]
@@ -337,11 +329,11 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
 
 
-def linked(code: bytes, steps: int, folder: Path) -> Path:
+def linked(code: bytes, folder: Path) -> Path:
     """A static executable of an object, which runs one of its steps."""
     (folder / "enter.s").write_text(ENTER)
     (folder / "kernels.o").write_bytes(code)
-    (folder / "start.o").write_bytes(compile_object(_start(steps), aarch64(), 1, Trace()))
+    (folder / "start.o").write_bytes(compile_object(START, aarch64(), 1, Trace()))
     _run(ASSEMBLER, "enter.s", "-o", "enter.o", folder=folder)
     _run(LINKER, "-static", "-o", "program", "start.o", "kernels.o", "enter.o", folder=folder)
     return folder / "program"

@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 
 Function = Callable[..., Any]
-HALVES = (torch.float16, torch.bfloat16)
-FLOATS = (torch.float64, torch.float32, *HALVES)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+FLOATS = (torch.float64, torch.float32, *HALF_DTYPES)
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-EIGHTHS = (torch.float8_e4m3fn, torch.float8_e5m2)
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def hard_values(dtype: torch.dtype) -> list[Any]:
@@ -224,7 +224,7 @@ class Case:
     results: dict[str, Function]
 
     def given(self, device: str = "cpu") -> torch.Tensor:
-        values = hard_values(torch.float32 if self.dtype in EIGHTHS else self.dtype)
+        values = hard_values(torch.float32 if self.dtype in FP8_DTYPES else self.dtype)
         wide = torch.float64 if self.dtype.is_floating_point else self.dtype
         return torch.tensor(values, dtype=wide).to(self.dtype).to(device)
 
@@ -234,7 +234,7 @@ class Case:
     @property
     def options(self) -> dict[str, Any]:
         """Of half types, eager's rounding between two ops."""
-        return {"emulate_precision_casts": True} if self.dtype in HALVES else {}
+        return {"emulate_precision_casts": True} if self.dtype in HALF_DTYPES else {}
 
     def compare(self, found: Any, device: str = "cpu") -> None:
         """Every bit, but those that are not promised."""
@@ -303,11 +303,11 @@ def _cases() -> Iterator[tuple[str, Case]]:
         for name, table in {**tables, **({} if dtype in FLOATS else {"bits": BITS})}.items():
             yield f"{name} of {kind}", Case(dtype, _with_constants(dtype, table, constants(dtype)))
         rewrites = REWRITES if dtype in FLOATS else INTEGER_REWRITES
-        if dtype in HALVES:  # eager rounds between the products of a power
+        if dtype in HALF_DTYPES:  # eager rounds between the products of a power
             rewrites = {n: f for n, f in rewrites.items() if n not in ("x ** 3", "x ** -2")}
         yield f"rewrites of {kind}", Case(dtype, rewrites)
     yield "rewrites of bool", Case(torch.bool, TRUTHS)
-    for dtype in EIGHTHS:
+    for dtype in FP8_DTYPES:
         numbers = [0.0, -0.0, 1.0, 0.1, 2.0**-9, 2.0**-16, 3 * 2.0**-17, 448.0, 460.0, 57344.0]
         numbers += [-1e-9, math.inf, -math.inf, math.nan]
         kind = str(dtype).removeprefix("torch.")
@@ -319,7 +319,7 @@ CASES: dict[str, Case] = dict(_cases())
 
 def on_a_gpu(case: Case) -> Case:
     """The results that eager's kernels for the CPU have in common with those for a GPU."""
-    if case.dtype not in HALVES:
+    if case.dtype not in HALF_DTYPES:
         return case
 
     def is_exact(name: str) -> bool:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from litz.build.openmp import ASKED, START
+from litz.build.openmp import OPENMP_QUERIES, START
 from litz.ir.dtypes import I8, DType
 from litz.target import aarch64, host
 from tests import draws
@@ -89,7 +89,7 @@ def _random(x: Tensor) -> Tensor:
 
 def _supplied(name: str) -> bool:
     """Whether a kernel may call it: threads, or what every C library has."""
-    return name in (START, *ASKED) or (
+    return name in (START, *OPENMP_QUERIES) or (
         not name.startswith("_") and hasattr(ctypes.CDLL(None), name)
     )
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from litz.codegen.llvm.driver import MOST_WORDS, launches_of
 from litz.codegen.llvm.driver import _in_parts as in_parts
-from litz.codegen.llvm.frame import PIECE, WHOLE
+from litz.codegen.llvm.frame import MAX_STACK_ARRAY, MAX_STACK_FRAME
 from litz.config import Config
 from litz.ir.call_plan import KernelCall
 from litz.ir.dtypes import F32
@@ -113,7 +113,9 @@ def test_functions_leave_the_stack_alone(name: str) -> None:
     function, inputs = CORPUS[name][0], _inputs(name)
     graph = linked(function, *inputs)
     for pieces in frames(module_text(function, *inputs)).values():
-        assert max(pieces) <= PIECE and sum(pieces) <= WHOLE + PIECE // 2
+        assert (
+            max(pieces) <= MAX_STACK_ARRAY and sum(pieces) <= MAX_STACK_FRAME + MAX_STACK_ARRAY // 2
+        )
     found: list[Any] = []
     before = threading.stack_size(SMALL_STACK)
     try:

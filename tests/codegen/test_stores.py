@@ -24,7 +24,7 @@ def _joined(k: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def test_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     (scheduled,) = stages(_joined, K).scheduled
-    assert scheduled.choice.across is not None and len(scheduled.kernel.phases) == 2
+    assert scheduled.choice.transpose_axis is not None and len(scheduled.kernel.phases) == 2
     emit = KernelEmitter._stores
     last = scheduled.kernel.phases[-1].stores
     monkeypatch.setattr(

@@ -42,7 +42,7 @@ def test_flags_are_attributes() -> None:
     assert {"max_fusion_size", "cpp", "patch"} <= set(dir(litz.config))
     assert dir(litz.config.cpp) == sorted(
         ["threads", "simdlen", "huge_pages", "min_chunk_size", "weight_prepack", "opt_level"]
-        + ["enable_concat_linear", "fold_channel_factors", "weight_prepack_check"]
+        + ["enable_concat_linear", "fold_affine_into_weights", "weight_prepack_check"]
     )
 
 

@@ -110,7 +110,7 @@ def test_without_assertions_a_result_of_another_shape_is_seen() -> None:
     backend = _backend(Explanation(), on_error="raise", scalar_asserts=False)
     compiled = torch.compile(lambda x: x[x > 0] + torch.ones(5), backend=backend)
     assert compiled(VALUES[0]).shape == (5,)
-    with pytest.raises(ScalarAssertion, match=r"shape \(8,\), where torch foretold .* \(5,\)"):
+    with pytest.raises(ScalarAssertion, match=r"shape \(8,\), where torch predicted .* \(5,\)"):
         compiled(VALUES[2])
 
 
@@ -121,7 +121,7 @@ def test_a_custom_op_that_foretells_another_type_is_an_error() -> None:
 
     counted.register_fake(torch.empty_like)
     compiled = torch.compile(lambda x: counted(x) + 1, backend=_backend(Explanation()))
-    with pytest.raises(ScalarAssertion, match=r"gave torch.int64 .*foretold torch.float32"):
+    with pytest.raises(ScalarAssertion, match=r"gave torch.int64 .*predicted torch.float32"):
         compiled(VALUES[0])
 
 

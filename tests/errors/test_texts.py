@@ -23,7 +23,6 @@ from litz.errors import (
     IntegerDivisionByZero,
     InternalError,
     LitzError,
-    LiveOperand,
     MissingDependency,
     ModeWithOptions,
     NotFinite,
@@ -38,6 +37,7 @@ from litz.errors import (
     UnknownBenchmark,
     UnknownFlag,
     UnknownMode,
+    UnserializableOperand,
     UnsupportedDevice,
     UnsupportedOp,
     UnsupportedTorch,
@@ -77,7 +77,7 @@ TEXTS: list[tuple[LitzError, str]] = [
         "graph. Call torch.compiler.reset() to compile with the new values, or leave freezing off.",
     ),
     (
-        LiveOperand("higher_order.cond is given a live module (cond (model.py:3))"),
+        UnserializableOperand("higher_order.cond is given a live module (cond (model.py:3))"),
         "higher_order.cond is given a live module (cond (model.py:3)): this call runs only in the "
         "process that compiled it.",
     ),

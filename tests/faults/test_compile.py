@@ -136,7 +136,7 @@ def test_a_pass_that_raises(where: Pass, monkeypatch: pytest.MonkeyPatch) -> Non
         raise Fault("in a pass")
 
     fails.__name__ = where.name
-    row = Pass(fails, where.flag, where.unless, where.informed)
+    row = Pass(fails, where.flag, where.unless, where.takes_target)
     for name, passes in (("PASSES", PASSES), ("JOINT_PASSES", JOINT_PASSES)):
         changed = [row if each is where else each for each in passes]
         monkeypatch.setattr(f"litz.passes.{name}", changed)

@@ -22,8 +22,8 @@ from litz.autotune import database as module
 from litz.autotune.cost import Machine
 from litz.autotune.database import Database, _digest, name_of
 from litz.autotune.results import Trial
-from litz.autotune.stored import choice_of, trials_of
-from litz.ir.choices import LoopChoice, ProductChoice
+from litz.autotune.serialization import choice_of, trials_of
+from litz.ir.choices import GemmChoice, LoopChoice
 from litz.ir.scheduled import Tiling
 from litz.report import Report
 
@@ -49,8 +49,8 @@ def tuned(folder: str, **options: Any) -> Report:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials that take no time: what they find is not the point here."""
-    monkeypatch.setattr("litz.autotune.trial.Here.tried", lambda *_: "not timed")
-    monkeypatch.setattr("litz.autotune.on_cpu.measured", lambda threads: Machine(1e11, 1e10))
+    monkeypatch.setattr("litz.autotune.trial.InProcessRunner.tried", lambda *_: "not timed")
+    monkeypatch.setattr("litz.autotune.cpu_tuning.measured", lambda threads: Machine(1e11, 1e10))
 
 
 def notes(report: Report) -> list[str]:
@@ -253,7 +253,7 @@ TILING = Tiling((32, 64), row=8)
 
 
 @pytest.mark.parametrize(
-    "rule", [ProductChoice(), LoopChoice(), TILING], ids=lambda r: type(r).__name__
+    "rule", [GemmChoice(), LoopChoice(), TILING], ids=lambda r: type(r).__name__
 )
 @pytest.mark.parametrize("wrong", NONSENSE, ids=lambda value: repr(value)[:20])
 def test_no_choice_is_made_of_nonsense(rule: Any, wrong: Any) -> None:
@@ -265,7 +265,7 @@ def test_no_choice_is_made_of_nonsense(rule: Any, wrong: Any) -> None:
         except Exception:
             continue
         value = getattr(made, field)
-        assert value == getattr(rule, field) or field in ("stretch", "fused", "rows", "prologue")
+        assert value == getattr(rule, field) or field in ("k_block", "fused", "rows", "prologue")
     for facts in (wrong, [wrong]):
         if facts != {}:
             with pytest.raises(Exception):  # noqa: B017  any: the tuner takes all for a miss
@@ -279,13 +279,13 @@ def test_no_trial_is_made_of_nonsense(wrong: Any) -> None:
         ratio = {**row["ratio"], field: wrong}  # type: ignore[dict-item]
         if wrong not in (1.5, 10**30):
             with pytest.raises(ValueError, match="no positive number"):
-                trials_of(ProductChoice(), [{**row, "ratio": ratio}])
-    (trial,) = trials_of(ProductChoice(), [{**row, "note": wrong}])
+                trials_of(GemmChoice(), [{**row, "ratio": ratio}])
+    (trial,) = trials_of(GemmChoice(), [{**row, "note": wrong}])
     assert isinstance(trial, Trial) and isinstance(trial.note, str) and len(trial.note) <= 200
     for rows in (wrong, [wrong]):
         if rows not in ("", [], {}):
             with pytest.raises(Exception):  # noqa: B017
-                trials_of(ProductChoice(), rows)
+                trials_of(GemmChoice(), rows)
 
 
 @pytest.mark.parametrize("wrong", NONSENSE, ids=lambda value: repr(value)[:20])

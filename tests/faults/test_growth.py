@@ -17,10 +17,10 @@ from torch._dynamo import eval_frame
 
 import litz
 from litz import backend
-from litz.backend import Allowance, ByParameters, BySize
+from litz.backend import ParameterSpecialized, RecompileLimit, SizeSpecialized
 from litz.build import triton_worker
 from litz.build.llvm import _start
-from litz.report import Explanation, unread
+from litz.report import Explanation, discarding_explanation
 from litz.runtime import CompiledGraph
 
 
@@ -38,30 +38,32 @@ def graph_of_all_sizes(function: Callable[..., Any], x: torch.Tensor) -> torch.f
         return backend._eager(module)
 
     torch._dynamo.mark_dynamic(x, 0)
-    torch.compile(function, backend=lambda gm, given: backend.through_autograd(gm, given, keep))(x)
+    torch.compile(
+        function, backend=lambda gm, given: backend.through_aot_autograd(gm, given, keep)
+    )(x)
     return modules[0]
 
 
 @pytest.fixture
-def variants(monkeypatch: pytest.MonkeyPatch) -> BySize:
+def variants(monkeypatch: pytest.MonkeyPatch) -> SizeSpecialized:
     """x * 2, compiled for three sizes at once and, from then on, at every tenth call."""
-    monkeypatch.setattr(BySize, "MOST", 3)
-    monkeypatch.setattr(Allowance, "CALLS", 10)
+    monkeypatch.setattr(SizeSpecialized, "MOST", 3)
+    monkeypatch.setattr(RecompileLimit, "CALLS", 10)
     module = graph_of_all_sizes(lambda x: x * 2, torch.randn(5, 8))
-    return BySize(module, "inference", litz.config.snapshot(), unread())
+    return SizeSpecialized(module, "inference", litz.config.snapshot(), discarding_explanation())
 
 
-def called(variants: BySize, n: int) -> None:
+def called(variants: SizeSpecialized, n: int) -> None:
     x = torch.randn(n, 8)
     (found,) = variants([n, x])
     assert torch.equal(found, x * 2)
 
 
-def sizes(variants: BySize) -> list[int]:
+def sizes(variants: SizeSpecialized) -> list[int]:
     return sorted(key[0] for key in variants.compiled)
 
 
-def test_sizes_that_never_come_again_are_not_kept(variants: BySize) -> None:
+def test_sizes_that_never_come_again_are_not_kept(variants: SizeSpecialized) -> None:
     with pytest.warns(UserWarning, match="more than 3 combinations of sizes"):
         for n in range(2, 40):
             called(variants, n)
@@ -70,7 +72,7 @@ def test_sizes_that_never_come_again_are_not_kept(variants: BySize) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Litz runs")
-def test_sizes_of_the_first_minute_make_room(variants: BySize) -> None:
+def test_sizes_of_the_first_minute_make_room(variants: SizeSpecialized) -> None:
     for n in (2, 3, 4):
         called(variants, n)
     for _ in range(20):
@@ -81,12 +83,12 @@ def test_sizes_of_the_first_minute_make_room(variants: BySize) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Litz runs")
-def test_sizes_that_come_in_turn_are_not_compiled_each_time(variants: BySize) -> None:
+def test_sizes_that_come_in_turn_are_not_compiled_each_time(variants: SizeSpecialized) -> None:
     """One more than there is room for: each that comes is the one that was dropped."""
     for _ in range(25):
         for n in (2, 3, 4, 5):
             called(variants, n)
-    assert variants.allowance.made <= 3 + 100 // Allowance.CALLS
+    assert variants.allowance.made <= 3 + 100 // RecompileLimit.CALLS
 
 
 class Applied(nn.Module):
@@ -104,8 +106,8 @@ def of_type(kind: type) -> list[Any]:
 
 @torch.no_grad()
 def test_parameters_that_died_free_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ByParameters, "MOST", 4)
-    monkeypatch.setattr(Allowance, "CALLS", 2)
+    monkeypatch.setattr(ParameterSpecialized, "MOST", 4)
+    monkeypatch.setattr(RecompileLimit, "CALLS", 2)
     notes, x = Explanation(), torch.randn(3, 16)
     given: Any = {"options": {"freezing": True}, "explanation": notes}
     run = torch.compile(Applied(), backend=lambda gm, inputs: backend.litz(gm, inputs, **given))
@@ -114,7 +116,7 @@ def test_parameters_that_died_free_their_places(monkeypatch: pytest.MonkeyPatch)
         for _ in range(3):
             torch.testing.assert_close(run(layer, x), layer(x).relu())
         gc.collect()  # Dynamo's guards and the layer refer to each other
-    (others,) = of_type(ByParameters)
+    (others,) = of_type(ParameterSpecialized)
     assert len(others.compiled) <= 1  # the layer that is alive, if it is not the first
     assert others.allowance.made > others.MOST and others.unfrozen is None
 
@@ -124,7 +126,7 @@ def test_parameters_that_change_at_every_call_are_not_frozen_each_time() -> None
     notes, x = Explanation(), torch.randn(3, 16)
     given: Any = {"options": {"freezing": True}, "explanation": notes}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ByParameters, "MOST", 2)
+        patched.setattr(ParameterSpecialized, "MOST", 2)
         run = torch.compile(Applied(), backend=lambda gm, inputs: backend.litz(gm, inputs, **given))
         for _ in range(12):
             layer = nn.Linear(16, 16)
@@ -228,17 +230,17 @@ def test_explanations_leave_torchs_limit_of_compiles() -> None:
 
 
 def test_reports_are_kept_for_who_asked_alone() -> None:
-    notes = unread()
+    notes = discarding_explanation()
     notes.graphs.append(object())  # type: ignore[arg-type]
     assert not notes.graphs and str(notes) == "nothing was compiled"
 
 
 @pytest.mark.filterwarnings("ignore:Litz runs")
 def test_so_many_sentences_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "MOST_SAID", 5)
+    monkeypatch.setattr(backend, "MAX_WARNED", 5)
     for k in range(20):
-        backend._say_once("inference", f"reason {k}")
-    assert list(backend._SAID) == [f"reason {k}" for k in range(15, 20)]
+        backend._warn_once("inference", f"reason {k}")
+    assert list(backend._WARNED) == [f"reason {k}" for k in range(15, 20)]
 
 
 def test_the_source_of_a_triton_kernel_is_forgotten() -> None:

@@ -18,10 +18,10 @@ from torch import nn
 
 import litz
 from litz import compiler
-from litz.runtime import held as held_module
 from litz.runtime import memory
-from litz.runtime.held import Held, HeldSet
-from litz.runtime.writes import PageTracker, Watch
+from litz.runtime import prepacked as held_module
+from litz.runtime.change_detection import ChangeDetector, PageTracker
+from litz.runtime.prepacked import PrepackCache, PrepackedWeights
 from litz.target import CpuTarget, host
 from litz.targets import TOOLCHAINS, toolchain_of
 from tests.faults.processes import run
@@ -54,15 +54,15 @@ def test_no_memory_for_the_arena(monkeypatch: pytest.MonkeyPatch) -> None:
     assert graph.plan.slots
     wanted = [t.clone() for t in graph([x])]
     for name in ("empty", "use_huge_pages"):
-        memory.IDLE.clear()
+        memory.IDLE_ARENAS.clear()
         graph.free.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(memory, "LARGE", 0)
+            patched.setattr(memory, "HUGE_PAGE_THRESHOLD", 0)
             patched.setattr(memory, name, _refused)
             with pytest.raises(MemoryError):
                 graph([x])
         assert all(map(torch.equal, graph([x]), wanted))
-        assert len(graph.free) == len(memory.IDLE) == 1
+        assert len(graph.free) == len(memory.IDLE_ARENAS) == 1
 
 
 def test_no_memory_for_each_output_in_turn() -> None:
@@ -91,9 +91,9 @@ def test_no_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(16, 16)
     graph = linked(steps, x)
     wanted = [t.clone() for t in graph([x])]
-    for part in ("__init__", "_enter", "_view", "window"):
+    for part in ("__init__", "_enter", "_view", "strided_view"):
         graph.free.clear()
-        memory.IDLE.clear()
+        memory.IDLE_ARENAS.clear()
         with monkeypatch.context() as patched:
             patched.setattr(memory.Workspace, part, _refused)
             with pytest.raises(MemoryError):
@@ -105,9 +105,11 @@ def test_no_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Whatever a call does to make, find and watch them.
 HOLDING = {f.__code__ for f in (
-    Held.refresh, Held._set_of, Held._bind, Held._make, Held._watch, Held._drop, HeldSet.__init__,
-    HeldSet.left_alone, memory.Workspace.hold, Watch.__init__, Watch._ranges, Watch._copied,
-    Watch.end, PageTracker.arm, memory.watched, held_module._operand,
+    PrepackCache.refresh, PrepackCache._set_of, PrepackCache._bind, PrepackCache._make,
+    PrepackCache._watch, PrepackCache._drop, PrepackedWeights.__init__,
+    PrepackedWeights.should_watch, memory.Workspace.bind_prepacked, ChangeDetector.__init__,
+    ChangeDetector._ranges, ChangeDetector._copied, ChangeDetector.end, PageTracker.arm,
+    memory.on_storage_freed, held_module._operand,
 )}  # fmt: skip
 
 
@@ -193,8 +195,8 @@ def test_packing_may_fail_at_every_line(
         for block in (blocks[first], *third, blocks[1 - first], Block(), *third, *blocks):
             check(block)
     gc.collect()
-    (held,) = [h for h in held_module.ALL if h.made]
-    assert len(held.sets) <= len(blocks) + 3
+    (prepacked,) = [h for h in held_module.ALL if h.made]
+    assert len(prepacked.sets) <= len(blocks) + 3
 
 
 # -- limits ------------------------------------------------------------------------------------
@@ -260,7 +262,7 @@ def test_memory_is_limited() -> None:
 # -- more than 2^31 elements ---------------------------------------------------------------------
 
 FAR = 2**31
-LARGE = """
+HUGE_PAGE_THRESHOLD = """
 import torch
 
 torch.set_grad_enabled(False)
@@ -321,7 +323,7 @@ def _available() -> int:
 def test_tensors_of_more_than_2_31_elements() -> None:
     if not Path("/proc/meminfo").exists() or _available() < 9 << 30:
         pytest.skip("it takes 6 GB, and less than 9 GB are free")
-    assert run(LARGE, timeout=600).strip() == "done"
+    assert run(HUGE_PAGE_THRESHOLD, timeout=600).strip() == "done"
 
 
 class _Seen(Exception):

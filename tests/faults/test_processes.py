@@ -76,7 +76,7 @@ def slow(*given):
 
 slow.stage_name = "passes"
 compiler.optimize = slow
-held = [h for h in __import__("litz.runtime.held", fromlist=["ALL"]).ALL]
+held = [h for h in __import__("litz.runtime.prepacked", fromlist=["ALL"]).ALL]
 assert held
 thread = threading.Thread(target=torch.compile(lambda x: x.sin() + 1, backend="litz"), args=(x,))
 thread.start()

@@ -25,7 +25,7 @@ import litz
 from litz import backend, compiler
 from litz.capture import COMPILE_LOCK
 from litz.ir import expr
-from litz.report import unread
+from litz.report import discarding_explanation
 from tests import draws
 from tests.faults.processes import ROOT, THREADS_CRASH_TORCH
 from tests.stages import through_aot
@@ -164,7 +164,7 @@ def test_backwards_compile_one_at_a_time(alone: list[int]) -> None:
     assert alone == [1]
 
 
-def _by_size() -> tuple[backend.BySize, Callable[[int], list[Any]]]:
+def _by_size() -> tuple[backend.SizeSpecialized, Callable[[int], list[Any]]]:
     """A graph of `x * 2` that is compiled for each size."""
     modules: list[torch.fx.GraphModule] = []
 
@@ -173,13 +173,15 @@ def _by_size() -> tuple[backend.BySize, Callable[[int], list[Any]]]:
         return backend._eager(module)
 
     def captured(module: torch.fx.GraphModule, inputs: Any) -> Any:
-        return backend.through_autograd(module, inputs, keep)
+        return backend.through_aot_autograd(module, inputs, keep)
 
     torch._dynamo.reset()
     x = torch.randn(5, 8)
     torch._dynamo.mark_dynamic(x, 0)
     torch.compile(lambda x: x * 2, backend=captured)(x)
-    variants = backend.BySize(modules[0], "inference", litz.config.snapshot(), unread())
+    variants = backend.SizeSpecialized(
+        modules[0], "inference", litz.config.snapshot(), discarding_explanation()
+    )
     return variants, lambda n: [n, torch.full((n, 8), float(n))]
 
 

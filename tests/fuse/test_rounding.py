@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from litz.ir.expr import walk
 from tests.stages import compiled, stages
 
-HALVES = (torch.bfloat16, torch.float16)
+HALF_DTYPES = (torch.bfloat16, torch.float16)
 
 
 def _every(dtype: torch.dtype) -> torch.Tensor:
@@ -44,7 +44,7 @@ def test_a_copy_of_a_value_is_rounded_as_the_value() -> None:
     assert "cast" in _roundings(lambda x: (x * 0.3).float().floor(), x)
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
 def test_comparisons_are_eagers_for_every_number(dtype: torch.dtype, name: str) -> None:
     """0.1 is no half: eager compares with the nearest one, also if it comes as a tensor."""
@@ -77,14 +77,14 @@ JUMPING: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("name", JUMPING)
 def test_ops_that_jump_are_eagers_for_every_number(dtype: torch.dtype, name: str) -> None:
     function, x = JUMPING[name], _every(dtype)
     torch.testing.assert_close(compiled(function)(x), function(x), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("most", [1, 2, 4, 64])
 def test_a_row_of_equal_values_has_no_spread(dtype: torch.dtype, most: int) -> None:
     """Where the mean is of rounded values and the difference of unrounded ones, it is infinite."""
@@ -108,9 +108,14 @@ COMPARING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "median": lambda x: (x * 0.3).median(1)[0],
     "layer norm": lambda x: F.layer_norm(x * 0.3, (x.shape[1],)).amax(1),
 }
+# What is compared is rounded, a product below it that nobody else reads is not: where eager rounds
+# twice, another two elements may be equal. Eager with the one rounding that is promised.
+ROUNDED_ONCE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "amin": lambda x: (x.float() * 0.3 + 0.125).to(x.dtype).amin(1),
+}
 
 
-@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [*HALF_DTYPES, torch.float32], ids=str)
 @pytest.mark.parametrize("name", COMPARING)
 def test_gradients_that_compare_find_what_they_look_for(dtype: torch.dtype, name: str) -> None:
     """The backward looks for the elements that are the extreme, which the forward saved."""
@@ -118,7 +123,7 @@ def test_gradients_that_compare_find_what_they_look_for(dtype: torch.dtype, name
     run = torch.compile(function, backend="litz", options={"on_error": "raise"})
     torch._dynamo.reset()
     x = torch.randn(64, 33).to(dtype).requires_grad_()
-    (expected,) = torch.autograd.grad(function(x).sum(), x)
+    (expected,) = torch.autograd.grad(ROUNDED_ONCE.get(name, function)(x).sum(), x)
     (found,) = torch.autograd.grad(run(x).sum(), x)
     if name != "layer norm":  # sums, of which the last bit is another
         assert torch.equal(found, expected)
@@ -129,7 +134,7 @@ def test_gradients_that_compare_find_what_they_look_for(dtype: torch.dtype, name
     assert (found.double() - exact).abs().max() <= 2 * own + eps * exact.abs().max()
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_value_computed_again_is_made_of_what_it_was_made_of(
     dtype: torch.dtype, dynamic: bool

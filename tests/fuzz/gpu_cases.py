@@ -40,7 +40,7 @@ def judged(program: Program) -> Failure | None:
     calls = [program.fresh_inputs(k) for k in range(program.calls)]
     if program.is_plain:
         return check(function, calls[0], *rest, judged=("litz",))
-    return check_calls(function, calls, *rest, program.manner, program.parameters)
+    return check_calls(function, calls, *rest, program.call_mode, program.parameters)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ USES_SINE = 33  # the seed of a program with sin(x) in it
 # Generated code computes |x| for sin(x).
 WRONG_SINE = """
 from litz.codegen.llvm import ops, values
-values.CALLED -= {"sin"}
-ops.SPELLING["sin"] = ops.SPELLING["abs"]
+values.INLINE_MATH -= {"sin"}
+ops.OP_EMITTERS["sin"] = ops.OP_EMITTERS["abs"]
 """
 
 

@@ -21,7 +21,7 @@ from litz.fuzz.coverage import (
 )
 from litz.fuzz.generate import OPTIONS, generate
 from litz.fuzz.hunt import judge
-from litz.fuzz.program import Input, Manner, Program, Step
+from litz.fuzz.program import CallMode, Input, Program, Step
 from litz.report import Explanation
 from tests.fuzz.hunting import command
 
@@ -75,7 +75,7 @@ def test_what_is_not_reached_is_listed() -> None:
 def test_training_reaches_other_graphs() -> None:
     program = Program(
         (Input("x0", (4, 5), "float32"),), (Step("v0", "{0}.sin()", ("x0",)),), ("v0",),
-        manner=Manner(gradients=True),
+        call_mode=CallMode(gradients=True),
     )  # fmt: skip
     found = coverage_of(program)
     assert {"forward", "backward", "symbolic sizes"} <= set(found.rows(GRAPHS))

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import torch
 
-from litz.codegen.llvm.ops import SPELLING
-from litz.codegen.llvm.values import CALLED
+from litz.codegen.llvm.ops import OP_EMITTERS
+from litz.codegen.llvm.values import INLINE_MATH
 from litz.fuzz import assert_same, check, check_calls, data, generate, shrink
 from litz.fuzz.compare import Failure
 from litz.fuzz.dynamo import ThroughDynamo, with_gradients
-from litz.fuzz.foretold import Which, _Foretold, as_foretold
-from litz.fuzz.hunt import Share, judge, still_fails
+from litz.fuzz.hunt import Shard, judge, still_fails
 from litz.fuzz.isolate import Died, isolated
-from litz.fuzz.program import POSITIVE, Input, Manner, Program, Step, namespace
+from litz.fuzz.predicted_layouts import Restride, _PredictedLayouts, as_predicted
+from litz.fuzz.program import POSITIVE, CallMode, Input, Program, Step, namespace
 from litz.fuzz.reference import Watched, run_wide
 from litz.fuzz.runs import captured
 from litz.report import Explanation
@@ -102,8 +102,8 @@ def test_results_that_torch_foretells_as_one_element_stay_as_they_are(
     """They cannot be written: every element would be stored at the same place."""
     x = torch.arange(6.0)
     foretold = torch.empty_strided((2, 3), (0, 1))
-    monkeypatch.setattr(_Foretold, "_foretell", lambda *_: foretold)
-    found = as_foretold(lambda x: [x.view(2, 3) * 2], [x], Which.ALL)
+    monkeypatch.setattr(_PredictedLayouts, "_predict", lambda *_: foretold)
+    found = as_predicted(lambda x: [x.view(2, 3) * 2], [x], Restride.ALL)
     assert torch.equal(found[0], x.view(2, 3) * 2)
 
 
@@ -204,8 +204,8 @@ def test_a_right_program_passes() -> None:
 @pytest.fixture
 def wrong_sine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Generated code computes |x| for sin(x); the interpreter does not."""
-    monkeypatch.setitem(SPELLING, "sin", SPELLING["abs"])
-    monkeypatch.setattr("litz.codegen.llvm.values.CALLED", CALLED - {"sin"})
+    monkeypatch.setitem(OP_EMITTERS, "sin", OP_EMITTERS["abs"])
+    monkeypatch.setattr("litz.codegen.llvm.values.INLINE_MATH", INLINE_MATH - {"sin"})
 
 
 @pytest.mark.usefixtures("wrong_sine")
@@ -264,7 +264,7 @@ def test_an_op_that_litz_refuses_is_noted_and_no_find() -> None:
     given = (lambda x: [x[..., ::2].as_strided((2, 1), (1, 2))], overlapping)
     failure = check(*given, notes=notes)
     assert failure is not None
-    assert failure.is_set_aside
+    assert failure.is_excluded
     (fallback,) = notes.fallbacks
     assert "as_strided" in fallback.reason
 
@@ -325,8 +325,8 @@ def test_the_command_says_how_much_it_has_tried(tmp_path: Path) -> None:
     result = command("--seed", "1", "--programs", "3", "--jobs", "2", "--store", str(store))
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("3 programs, ")
-    aside = r"(, 1 set aside \(1 as torch's own capture\))?"  # with torch 2.11
-    assert re.search(rf" s, 0 failed{aside}\n$", result.stdout), result.stdout
+    excluded = r"(, 1 excluded \(1 as torch's own capture\))?"  # with torch 2.11
+    assert re.search(rf" s, 0 failed{excluded}\n$", result.stdout), result.stdout
     assert not store.exists()
 
 
@@ -365,7 +365,7 @@ def test_a_function_that_kills_its_process_is_survived() -> None:
 
 
 def test_every_program_is_compiled_with_the_flags_asked_for() -> None:
-    program = Share(3, 1, None, BOUNDS, []).program(3)
+    program = Shard(3, 1, None, BOUNDS, []).program(3)
     assert program == replace(generate(3), options={**generate(3).options, **BOUNDS})
 
 
@@ -392,10 +392,10 @@ def test_sizes_change_from_call_to_call_the_longest_first_and_last() -> None:
 
 
 def test_half_of_the_programs_go_through_dynamo_some_for_gradients_or_from_threads() -> None:
-    manners = [generate(seed).manner for seed in range(60)]
-    assert any(m.gradients for m in manners)
-    assert any(m.threads > 1 for m in manners)
-    assert any(m.automatic for m in manners)
+    call_modes = [generate(seed).call_mode for seed in range(60)]
+    assert any(m.gradients for m in call_modes)
+    assert any(m.threads > 1 for m in call_modes)
+    assert any(m.automatic for m in call_modes)
 
 
 TWICE = Input("x0", (8, 17), "float32", later=((3, 17), (8, 17)))
@@ -404,7 +404,7 @@ WRONG_AT_THREE = Program(
     (Step("v0", "{0}.sin() + {1}", ("x0", "x1")), Step("v1", "{0}.exp()", ("x1",))),
     ("v0", "v1"),
     {"cpp.simdlen": 128},
-    manner=Manner(threads=2),
+    call_mode=CallMode(threads=2),
 )
 
 
@@ -424,7 +424,7 @@ def test_a_failure_of_a_later_call_keeps_the_calls_it_needs(
 ) -> None:
     """Wrong at three rows, behind a call with more of them."""
     monkeypatch.setattr("litz.fuzz.dynamo.ThroughDynamo._called", _forgetful)
-    program = replace(WRONG_AT_THREE, manner=Manner(), options={})
+    program = replace(WRONG_AT_THREE, call_mode=CallMode(), options={})
     failure = judge(program)
     assert failure is not None
     assert failure.call == 1
@@ -444,19 +444,19 @@ def _forgetful(self: ThroughDynamo, *inputs: torch.Tensor) -> list[torch.Tensor]
 def test_wrong_gradients_are_found() -> None:
     """The gradient of a cosine is a sine, and the cosine itself is right."""
     calls = [[data(1, (5, 17), torch.float32)]]
-    manner = Manner(gradients=True)
-    failure = check_calls(lambda x: [x.cos()], calls, {}, ("y", "dx", "x"), manner)
+    call_mode = CallMode(gradients=True)
+    failure = check_calls(lambda x: [x.cos()], calls, {}, ("y", "dx", "x"), call_mode)
     assert failure is not None
     assert (failure.kind, failure.text[:3]) == ("value", "dx:")
-    assert check_calls(lambda x: [x.tanh()], calls, {}, (), manner) is None
+    assert check_calls(lambda x: [x.tanh()], calls, {}, (), call_mode) is None
 
 
 def test_parameters_are_written_to_between_calls() -> None:
     calls = [[data(k, (4, 3), torch.float32), data(k + 9, (2, 3), torch.float32)] for k in range(4)]
     for gradients in (False, True):
-        manner = Manner(gradients)
-        assert check_calls(_linear, calls, {}, (), manner, parameters=(1,)) is None
-    stale = ThroughDynamo(_linear, {}, Manner(), (1,))
+        call_mode = CallMode(gradients)
+        assert check_calls(_linear, calls, {}, (), call_mode, parameters=(1,)) is None
+    stale = ThroughDynamo(_linear, {}, CallMode(), (1,))
     first = stale(calls[0])
     assert not torch.equal(first[0], stale([calls[0][0], calls[1][1]])[0])
 

@@ -15,13 +15,13 @@ import litz.build
 import litz.fuse
 import litz.plan
 import litz.schedule
-from litz.codegen.llvm.ops import SPELLING
-from litz.codegen.llvm.values import CALLED
+from litz.codegen.llvm.ops import OP_EMITTERS
+from litz.codegen.llvm.values import INLINE_MATH
 from litz.fuzz.compare import Failure
 from litz.fuzz.dynamo import ThroughDynamo
 from litz.fuzz.hunt import judge
 from litz.fuzz.locate import ARENA, NOWHERE, stage_of
-from litz.fuzz.program import Input, Manner, Program, Step
+from litz.fuzz.program import CallMode, Input, Program, Step
 from litz.fuzz.stages import LISTS, STAGES
 from litz.ir.expr import apply
 from litz.ir.graph import Graph
@@ -52,7 +52,7 @@ OFTEN = replace(
         Input("x1", (17, 33), "float32", seed=2, later=((17, 33), (17, 33))),
     ),
 )
-TRAINED = replace(ONCE, manner=Manner(gradients=True))
+TRAINED = replace(ONCE, call_mode=CallMode(gradients=True))
 IN_AN_ARENA = {"max_fusion_size": 1}  # no kernel takes another's work: all lies in memory
 PROGRAMS = {"once": ONCE, "often": OFTEN, "trained": TRAINED}
 
@@ -69,7 +69,7 @@ def plant_capture(patch: Patch) -> None:
     def decomposed(x: torch.Tensor) -> torch.Tensor:
         return torch.cos(x)
 
-    for place in ("litz.fuzz.runs", "litz.capture.autograd"):
+    for place in ("litz.fuzz.runs", "litz.capture.aot_autograd"):
         known = sys.modules[place].decompositions  # type: ignore[attr-defined]
         patch.setattr(
             f"{place}.decompositions", lambda k=known: {**k(), aten.sin.default: decomposed}
@@ -110,7 +110,7 @@ def plant_fuse(patch: Patch) -> None:
 
 def plant_plan(patch: Patch) -> None:
     """Steps in another order than that of the data."""
-    patch.setattr("litz.plan.gather_levels", lambda g: replace(g, body=g.body[::-1]))
+    patch.setattr("litz.plan.order_by_level", lambda g: replace(g, body=g.body[::-1]))
 
 
 def plant_schedule(patch: Patch) -> None:
@@ -119,8 +119,8 @@ def plant_schedule(patch: Patch) -> None:
 
 
 def plant_codegen(patch: Patch) -> None:
-    patch.setitem(SPELLING, "sin", SPELLING["abs"])
-    patch.setattr("litz.codegen.llvm.values.CALLED", CALLED - {"sin"})
+    patch.setitem(OP_EMITTERS, "sin", OP_EMITTERS["abs"])
+    patch.setattr("litz.codegen.llvm.values.INLINE_MATH", INLINE_MATH - {"sin"})
 
 
 def plant_build(patch: Patch) -> None:
@@ -135,7 +135,7 @@ def plant_build(patch: Patch) -> None:
 
 def plant_link(patch: Patch) -> None:
     """A call gives something else than its kernels wrote."""
-    right = CompiledGraph._written
+    right = CompiledGraph._bind_wrapper
 
     def written_call(self: Any, names: dict[str, Any]) -> Callable[..., Any]:
         call = right(self, names)
@@ -147,7 +147,7 @@ def plant_link(patch: Patch) -> None:
         wrong._boxed_call = True  # type: ignore[attr-defined]
         return wrong
 
-    patch.setattr(CompiledGraph, "_written", written_call)
+    patch.setattr(CompiledGraph, "_bind_wrapper", written_call)
 
 
 def plant_arena(patch: Patch) -> None:
@@ -204,7 +204,7 @@ def raising(graph: Graph) -> int:
 
 RAISED = {
     "fuse": "litz.fuse.make_kernel",
-    "plan": "litz.plan.gather_levels", "schedule": "litz.schedule.canonical_axes",
+    "plan": "litz.plan.order_by_level", "schedule": "litz.schedule.canonical_axes",
     "codegen": "litz.codegen.emit_module", "build": "litz.build.compile_object",
     "link": "litz.runtime.CompiledGraph",
 }  # fmt: skip
@@ -231,7 +231,7 @@ def test_what_raises_names_its_stage(stage: str, program: str, monkeypatch: Patc
 
 def test_a_failure_by_threads_alone_is_of_the_last_stages(monkeypatch: Patch) -> None:
     """Two calls at once share a workspace."""
-    program = replace(ONCE, manner=Manner(threads=2), options=IN_AN_ARENA)
+    program = replace(ONCE, call_mode=CallMode(threads=2), options=IN_AN_ARENA)
     right = ThroughDynamo.at_once
 
     def wrong(self: ThroughDynamo, inputs: Any) -> Any:

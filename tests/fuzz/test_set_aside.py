@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from litz.fuzz import Tally, check, check_calls, data, generate, hunt
 from litz.fuzz.compare import REFERENCE, RUNS, TORCH, meaning
-from litz.fuzz.foretold import _Foretold, is_shape_misforetold
 from litz.fuzz.hunt import DEADLY, Result, _crash
 from litz.fuzz.isolate import Died
-from litz.fuzz.program import Manner
+from litz.fuzz.predicted_layouts import _PredictedLayouts, is_shape_mispredicted
+from litz.fuzz.program import CallMode
 from litz.fuzz.reference import Watched, run_wide
 from litz.fuzz.runs import Compiled
 from tests.fuzz.hunting import command
@@ -49,7 +50,7 @@ def test_a_hunt_that_tried_nothing_fails(tmp_path: Path) -> None:
     asked = ("--seed", "1", "--programs", "4", "--store", str(tmp_path))
     result = command(*asked, planted=UNTRACED)
     assert result.returncode == 1, result.stderr
-    assert "4 set aside (4 as torch's own capture)\n" in result.stdout
+    assert "4 excluded (4 as torch's own capture)\n" in result.stdout
     assert "this hunt says nothing" in result.stdout
     assert not list(tmp_path.iterdir())
 
@@ -59,16 +60,16 @@ def test_a_program_that_kills_eager_is_passed_over(tmp_path: Path) -> None:
     result = command(*asked, planted=DIVIDES)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("3 programs, ")
-    assert result.stdout.endswith("0 failed, 2 set aside (2 that kill eager)\n")
+    assert result.stdout.endswith("0 failed, 2 excluded (2 that kill eager)\n")
 
 
 def test_few_programs_may_be_set_aside() -> None:
     tally = Tally()
     for k in range(100):
-        tally.add(Result(20, aside=DEADLY if k % 4 == 0 else ""), 1.0)
+        tally.add(Result(20, excluded=DEADLY if k % 4 == 0 else ""), 1.0)
     assert not tally.is_void
     for _ in range(40):
-        tally.add(Result(20, aside=TORCH), 1.0)
+        tally.add(Result(20, excluded=TORCH), 1.0)
     assert tally.is_void
 
 
@@ -86,7 +87,7 @@ def test_a_program_that_torch_never_ends_to_capture_is_set_aside(
     monkeypatch.setattr(module, "_captures", lambda _: time.sleep(30))
     program = generate(1)
     found = _crash(program, 1, Died(None))
-    assert (found.find, found.aside, found.steps) == (None, TORCH, len(program.steps))
+    assert (found.find, found.excluded, found.steps) == (None, TORCH, len(program.steps))
 
 
 def _fails_in_float64(x: torch.Tensor) -> list[torch.Tensor]:
@@ -98,7 +99,7 @@ def _fails_in_float64(x: torch.Tensor) -> list[torch.Tensor]:
 def test_what_fails_in_float64_alone_is_set_aside() -> None:
     x = data(1, (3,), torch.float32)
     once = check(_fails_in_float64, [x])
-    often = check_calls(_fails_in_float64, [[x]], manner=Manner(dynamo=True))
+    often = check_calls(_fails_in_float64, [[x]], call_mode=CallMode(dynamo=True))
     assert once is not None and often is not None
     assert (once.who, often.who) == (REFERENCE, REFERENCE)
 
@@ -120,7 +121,7 @@ def test_statistics_that_a_norm_keeps_are_rounded() -> None:
 
 
 def _pads_what_lies_ambiguously(x: torch.Tensor) -> list[torch.Tensor]:
-    """Eager's sum is row-major, torch foretells the strides of x; the pad asks for them. The roll
+    """Eager's sum is row-major, torch predicts the strides of x; the pad asks for them. The roll
     is foretold as eager's is here, though for another reason."""
     return [torch.nn.functional.pad((x + x).permute(0, 2, 3, 1), (-1, 1, 0, 1)).roll(1, -3)]
 
@@ -130,14 +131,14 @@ AMBIGUOUS = data(1, (2, 1, 1, 2), torch.float32).transpose(-1, -2)
 
 def test_strides_are_torchs_if_eager_gives_them_once_torch_is_right() -> None:
     once = check(_pads_what_lies_ambiguously, [AMBIGUOUS])
-    manner = Manner(dynamo=True, automatic=True)
-    often = check_calls(_pads_what_lies_ambiguously, [[AMBIGUOUS]], manner=manner)
+    call_mode = CallMode(dynamo=True, automatic=True)
+    often = check_calls(_pads_what_lies_ambiguously, [[AMBIGUOUS]], call_mode=call_mode)
     assert once is not None and often is not None
     assert (once.who, once.kind) == (often.who, often.kind) == (TORCH, "strides")
 
 
 def test_other_strides_are_litzs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though torch foretells this program's wrongly."""
+    """Though torch predicts this program's wrongly."""
     runs = Compiled.__call__
 
     def otherwise(self: Compiled, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -165,15 +166,15 @@ def test_what_follows_from_a_wrong_shape_is_torchs(monkeypatch: pytest.MonkeyPat
     def plain(x: torch.Tensor) -> list[torch.Tensor]:
         return [x.exp().sum(0), x[1:] + 1]
 
-    assert not is_shape_misforetold(plain, [x])
-    foretell = _Foretold._foretell
+    assert not is_shape_mispredicted(plain, [x])
+    foretell = _PredictedLayouts._predict
 
-    def another(self: _Foretold, func: Any, args: Any, kwargs: Any) -> Any:
+    def another(self: _PredictedLayouts, func: Any, args: Any, kwargs: Any) -> Any:
         found = foretell(self, func, args, kwargs)
         return found[None] if func is torch.ops.aten.exp.default else found
 
-    monkeypatch.setattr(_Foretold, "_foretell", another)
-    assert is_shape_misforetold(plain, [x])
+    monkeypatch.setattr(_PredictedLayouts, "_predict", another)
+    assert is_shape_mispredicted(plain, [x])
 
 
 def test_a_group_norm_rounds_its_mean() -> None:
@@ -193,7 +194,7 @@ def test_a_program_that_no_noise_runs_through_is_set_aside(monkeypatch: pytest.M
     monkeypatch.setattr(sys.modules["litz.fuzz.compare"], "_runs", lambda *_: [])
     x = data(1, (3,), torch.float32)
     once = check(lambda x: [x + 1], [x])
-    often = check_calls(lambda x: [x + 1], [[x]], manner=Manner(dynamo=True))
+    often = check_calls(lambda x: [x + 1], [[x]], call_mode=CallMode(dynamo=True))
     assert once is not None and once.who == REFERENCE and once == often
 
 
@@ -251,3 +252,49 @@ def test_a_gradient_shares_the_rounding_of_a_mean() -> None:
         variance(x)
     exact, noisy = (run_wide(variance, [x], seen, noise)[0] for noise in (0, 1))
     assert float(exact.abs()) < 1e-12 and 1e-6 < float(noisy.abs()) < 1e-3
+
+
+def test_attention_of_equal_rows_rounds_the_mean_that_its_backward_takes_away() -> None:
+    """Seed 32000462: each gradient of a score is nothing but the rounding of that mean."""
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        with torch.enable_grad():
+            moved = x.detach().requires_grad_()
+            rows = moved.expand(33, 5)
+            found = F.scaled_dot_product_attention(rows, rows, rows.detach(), is_causal=True)
+            (found * weights.to(x.dtype)).sum().backward()
+        return [moved.grad]  # type: ignore[list-item]
+
+    x, weights = 10 * data(1, (1, 5), torch.float32), data(2, (33, 5), torch.float32)
+    seen: list[torch.dtype] = []
+    with Watched(seen):
+        (eager,) = program(x)
+    runs = [run_wide(program, [x], seen, noise=1, seed=seed)[0] for seed in range(8)]
+    largest = float(torch.stack(runs).abs().max())
+    assert 0.1 * largest < float(eager.abs().max()) < 10 * largest < 1e-2
+
+
+def test_a_deviation_whose_square_float32_has_not_may_be_nothing() -> None:
+    """Seed 32001206."""
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.std(-1)]
+
+    x = 1e-28 * data(1, (8, 7), torch.float32)
+    assert check(program, [x]) is None
+    assert check(program, [1e20 * x]) is None
+    judged = meaning(program, [1e20 * x])
+    assert all(float(run[0].abs().min()) > 0 for run in judged.noisy)
+
+
+def test_a_program_that_torchs_layouts_refuse_is_torchs() -> None:
+    """Seed 32001446: torch predicts a batch norm that no view of one dimension fits."""
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        y = F.batch_norm(x, w, w.abs() + 0.5, w, w)
+        y.view(-1)[::2] = 1
+        return [y]
+
+    x, w = data(75, (33, 257), torch.bfloat16).t(), data(27, (33,), torch.bfloat16)
+    found = check_calls(program, [[x, w]], {})
+    assert found is None or found.who == TORCH

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import litz
-from litz.errors import LiveOperand, ParseError
+from litz.errors import ParseError, UnserializableOperand
 from litz.ir.call_parse import parse_call
 from litz.ir.call_text import call_text
 from litz.ir.checks import Site
@@ -141,17 +141,17 @@ def _branches(x: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
 
 
-def test_a_call_with_live_operands_says_so() -> None:
+def test_a_call_with_opaque_operands_says_so() -> None:
     torch._dynamo.reset()
     with compiles_noted() as made:
         torch.compile(_branches, backend="litz")(X)
-    graph, report = next((g, r) for g, r in made if r.call.live)
-    assert [live.number for live in report.call.live] == [0, 1]
-    assert all("cond is given a live module" in live.reason for live in report.call.live)
-    assert "  live  higher_order.cond" in str(report)
+    graph, report = next((g, r) for g, r in made if r.call.opaque)
+    assert [one.number for one in report.call.opaque] == [0, 1]
+    assert all("cond is given a live module" in one.reason for one in report.call.opaque)
+    assert "  opaque  higher_order.cond" in str(report)
     again = parse_call(call_text(report.call))
     assert again == report.call
-    with pytest.raises(LiveOperand, match="only in the process that compiled it"):
+    with pytest.raises(UnserializableOperand, match="only in the process that compiled it"):
         link(again, graph.binary, {}, graph.config)
 
 

@@ -16,9 +16,9 @@ from litz.ir.index import (
     flat_index,
     from_poly,
     is_nonnegative,
-    product,
     ravel,
     simplify,
+    size_product,
     to_poly,
     unravel,
 )
@@ -228,6 +228,6 @@ def test_reshape_agrees_with_numpy(old: list[int], new: list[int], merged: int) 
     places = unravel(ravel(index, new_shape), old_shape)
     env = Environment()
     env.axes = dict(zip(index, np.ix_(*map(np.arange, new)), strict=True))
-    numbers = np.arange(product(old_shape).attr)
+    numbers = np.arange(size_product(old_shape).attr)
     found = numbers.reshape(old)[tuple(evaluate(p, env) for p in places)]
     np.testing.assert_array_equal(np.broadcast_to(found, new), numbers.reshape(new))

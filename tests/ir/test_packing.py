@@ -6,12 +6,12 @@ import pytest
 
 from litz.ir.dtypes import BF16, F32
 from litz.ir.packing import (
-    FAR_APART,
     MANY_COLUMNS,
     PACKED_ROWS,
+    PAGE_STRIDE,
     copies_left,
     packs_right,
-    slices_of,
+    split_k_of,
 )
 
 ROWS, TURNED = (1, 768), (768, 1)  # how far apart neighbours along columns and along the sum lie
@@ -25,7 +25,7 @@ ROWS, TURNED = (1, 768), (768, 1)  # how far apart neighbours along columns and 
         (512, 768, 2, ROWS, False, "groups"),
         (1, 768, 1, ROWS, False, False),  # whole panels, one row after the other
         (PACKED_ROWS, 768, 1, ROWS, False, False),
-        (PACKED_ROWS, 768, 1, (1, FAR_APART), False, True),
+        (PACKED_ROWS, 768, 1, (1, PAGE_STRIDE), False, True),
         (PACKED_ROWS, 768, 1, TURNED, False, True),
         (PACKED_ROWS - 1, 768, 1, TURNED, False, "packed at each call"),
         (PACKED_ROWS - 1, 770, 1, ROWS, False, "packed at each call"),
@@ -46,13 +46,13 @@ def test_left_operands() -> None:
     assert not copies_left(64, 1, TURNED, F32)  # the gradient of a weight
     assert copies_left(64, 2, TURNED, BF16)  # groups are neighbours along the sum
     assert copies_left(64, 1, (768, 2), F32)
-    far = (FAR_APART // F32.bytes, 1)
+    far = (PAGE_STRIDE // F32.bytes, 1)
     assert copies_left(MANY_COLUMNS, 1, far, F32) and not copies_left(MANY_COLUMNS - 1, 1, far, F32)
 
 
 def test_slices() -> None:
     def slices(rows: int, depth: int, columns: int, chosen: int | None = None) -> int:
-        return slices_of(rows, depth, columns, 64, 1, 6, chosen)
+        return split_k_of(rows, depth, columns, 64, 1, 6, chosen)
 
     assert slices(6, 8192, 64) > 1
     assert slices(1, 8192, 64) == 1  # waits for memory, which threads share anyway

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 from litz.errors import ParseError, VerifyError
 from litz.ir.expr import axis
+from litz.ir.gemm import gemm_of
 from litz.ir.parse import parse_graph, parse_kernel, parse_program
 from litz.ir.patterns import Attention, Depthwise, Gemm, Pattern
-from litz.ir.product import product_of
 from litz.ir.program import Kernel, Loop
 from litz.ir.recognise import patterns_in, recognised
 from litz.ir.text import graph_text, kernel_text, program_text
@@ -81,7 +81,7 @@ def test_stages_leave_the_tags_that_the_recogniser_gives(name: str) -> None:
         assert recognised(step) is step
     for scheduled in made.scheduled:
         kernel = scheduled.kernel
-        if any((scheduled.choice.product, scheduled.choice.attention, scheduled.choice.sliding)):
+        if any((scheduled.choice.gemm, scheduled.choice.attention, scheduled.choice.depthwise)):
             assert recognised(kernel) is kernel, kernel_text(kernel)
 
 
@@ -160,10 +160,10 @@ def test_a_tag_that_cannot_be_read(said: str, wrong: str, message: str) -> None:
 def test_operands_are_read_by_the_tag() -> None:
     text = PRODUCT.replace("x[i0, r0] * w[r0, i1]", "w[r0, i1] * x[i0, r0]")
     (loop,) = parse_program(text.replace(" as gemm(rows=[i0], columns=[i1], depth=[r0])", "")).body
-    assert isinstance(loop, Loop) and product_of(loop) is None
-    product = product_of(recognised(loop))
-    assert product is not None
-    assert (product.left.buffer.name, product.right.buffer.name) == ("x", "w")
+    assert isinstance(loop, Loop) and gemm_of(loop) is None
+    gemm = gemm_of(recognised(loop))
+    assert gemm is not None
+    assert (gemm.left.buffer.name, gemm.right.buffer.name) == ("x", "w")
 
 
 def said_of(text: str) -> str:

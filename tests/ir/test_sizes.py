@@ -13,12 +13,12 @@ from litz.ir.parse import parse_program
 from litz.ir.program import Buffer
 from litz.ir.sizes import (
     at_least,
+    ceil_div,
     content,
     count_of,
     is_multiple,
     named,
     quotient,
-    rounded_up,
     span,
     symbols,
 )
@@ -52,9 +52,9 @@ def test_quotients_leave_nothing_for_any_value() -> None:
 
 def test_multiples_and_what_covers_a_size() -> None:
     assert is_multiple(_times(S, 16), 16) and not is_multiple(S, 16)
-    assert rounded_up(_times(S, 16), 16) is S and rounded_up(integer(17), 16) is integer(2)
+    assert ceil_div(_times(S, 16), 16) is S and ceil_div(integer(17), 16) is integer(2)
     env = Environment(sizes={"s": 33})
-    assert env.number(rounded_up(S, 16)) == 3
+    assert env.number(ceil_div(S, 16)) == 3
 
 
 def test_what_is_always_so() -> None:

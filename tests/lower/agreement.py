@@ -17,7 +17,7 @@ from tests import draws
 from tests.stages import Compiled, compiled, copied
 
 Function = Callable[..., Any]
-HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
 DTYPES = [*FLOATS, *INTEGERS, torch.bool]
@@ -65,9 +65,9 @@ def agree(
         shared = sharing(want + want_inputs)
         slack = [0.0] * (len(want) + len(inputs))
         if wide:
-            exact = together(*(i.float() if i.dtype in HALVES else copied(i) for i in inputs))
+            exact = together(*(i.float() if i.dtype in HALF_DTYPES else copied(i) for i in inputs))
             pairs = zip(exact, want, strict=True)
-            exact = [e.to(w.dtype) if w.dtype in HALVES else w for e, w in pairs]
+            exact = [e.to(w.dtype) if w.dtype in HALF_DTYPES else w for e, w in pairs]
             if as_far_as_eager:
                 slack[: len(want)] = map(_furthest, want, exact)
             want = exact

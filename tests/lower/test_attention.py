@@ -298,7 +298,7 @@ def test_one_column(spelling: Callable[..., Tensor]) -> None:
 
 def test_explained() -> None:
     q, k, v = _heads(1, 2, 32, 16)
-    assert "attention runs as one streaming kernel" in str(litz.explain(sdpa, q, k, v))
+    assert "attention runs as one flash-attention kernel" in str(litz.explain(sdpa, q, k, v))
     with litz.config.patch({"max_autotune_gemm_backends": "ATEN"}):
         torch._dynamo.reset()
         notes = str(litz.explain(sdpa, q, k, v))

@@ -74,7 +74,7 @@ def _calls(notes: Explanation) -> int:
 def _kernels(notes: Explanation) -> int:
     """Kernels of each call."""
     (graph,) = notes.graphs
-    return len(graph.plan.graph.body) - graph.plan.graph.prepared
+    return len(graph.plan.graph.body) - graph.plan.graph.prepack_steps
 
 
 def _choices(notes: Explanation) -> list[Any]:
@@ -103,7 +103,7 @@ def test_channels_by_themselves(name: str) -> None:
     layer = KINDS[len(sizes)](channels, channels, kernel, groups=channels, **where)
     x = torch.randn(2, channels, *sizes)
     notes = _agrees(layer, x, debug_index_asserts=True)
-    assert not _calls(notes) and any(c.sliding for c in _choices(notes))
+    assert not _calls(notes) and any(c.depthwise for c in _choices(notes))
     _agrees(layer, x, cpp__simdlen=256)
 
 
@@ -124,7 +124,7 @@ def test_a_reduction_behind_windows_is_a_kernel_of_its_own() -> None:
     x = torch.randn(1, 48, 9, 9).contiguous(memory_format=torch.channels_last)
     layer = nn.Conv2d(48, 48, 3, padding=1, groups=48)
     notes = _agrees(layer, x, lambda y, r: F.layer_norm(y.permute(0, 2, 3, 1), (48,)))
-    assert any(c.sliding for c in _choices(notes))
+    assert any(c.depthwise for c in _choices(notes))
 
 
 # -- single places, and windows as products ----------------------------------------------------
@@ -137,9 +137,9 @@ def test_single_places_are_products(sizes: tuple[int, ...], stride: int) -> None
     x = torch.randn(2, 32, *sizes)
     layer = KINDS[len(sizes)](32, 50, 1, stride=stride)
     notes = _agrees(layer, x, debug_index_asserts=True)
-    assert not _calls(notes) and any(c.product for c in _choices(notes))
+    assert not _calls(notes) and any(c.gemm for c in _choices(notes))
     off = _agrees(layer, x, conv_1x1_as_mm=False)
-    assert _calls(off) and not any(c.product for c in _choices(off))
+    assert _calls(off) and not any(c.gemm for c in _choices(off))
 
 
 WINDOWS: dict[str, tuple[int, Any, tuple[int, ...], Where]] = {
@@ -161,7 +161,7 @@ def test_windows_as_products_where_there_is_no_onednn(
     x = torch.randn(2, channels, *sizes)
     layer = KINDS[len(sizes)](channels, 48, kernel, **where)
     notes = _agrees(layer, x, lambda y, r: F.mish(y) + r, debug_index_asserts=True)
-    products = [c.product for c in _choices(notes) if c.product]
+    products = [c.gemm for c in _choices(notes) if c.gemm]
     assert not _calls(notes) and len(products) == 1 and products[0].taps > 1
 
 

@@ -17,7 +17,7 @@ from torch._functorch.aot_autograd import aot_function
 from litz.capture import decompositions
 from litz.lower.registry import RULES
 from tests import draws
-from tests.lower.agreement import FLOATS, HALVES, agree, numbers, takes
+from tests.lower.agreement import FLOATS, HALF_DTYPES, agree, numbers, takes
 
 Function = Callable[..., Any]
 
@@ -158,7 +158,7 @@ def test_losses(loss: str, dtype: torch.dtype) -> None:
     agree(LOSSES[loss], *scores(dtype))
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("loss", ["cross_entropy", "mse", "l1", "bce_logits", "huber", "kl_div"])
 def test_losses_of_halves(loss: str, dtype: torch.dtype) -> None:
     agree(LOSSES[loss], *scores(dtype), wide=True)

@@ -13,7 +13,7 @@ import litz
 from tests.stages import compiled
 
 RAISE = {"on_error": "raise"}
-HALVES = (torch.float16, torch.bfloat16)
+HALF_DTYPES = (torch.float16, torch.bfloat16)
 NUMBERS = (0.3, -0.7, 3.3, 1e-3, 70000.0)
 Function = Callable[[torch.Tensor, float], torch.Tensor]
 
@@ -65,7 +65,7 @@ DECIDED: dict[str, Function] = {
 }
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("name", DECIDED)
 def test_an_ulp_of_a_half_decides_as_in_eager(name: str, dtype: torch.dtype) -> None:
     def all_numbers(x: torch.Tensor) -> list[torch.Tensor]:
@@ -78,7 +78,7 @@ def test_an_ulp_of_a_half_decides_as_in_eager(name: str, dtype: torch.dtype) -> 
 
 
 # Remainders whose quotient float32 does not hold: eager's vectors give NaN, its tails the number.
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["remainder", "fmod"])
 def test_remainders_of_halves_and_numbers_are_eagers(name: str, dtype: torch.dtype) -> None:
     function = getattr(torch, name)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from tests import draws
-from tests.lower.agreement import FLOATS, HALVES, agree
+from tests.lower.agreement import FLOATS, HALF_DTYPES, agree
 from tests.stages import stages
 
 MODES = {
@@ -88,7 +88,7 @@ def test_grid_sample(mode: str, rank: int, padding: str, corners: bool) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, *HALVES], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, *HALF_DTYPES], ids=str)
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_grid_sample_of_every_type(mode: str, dtype: torch.dtype) -> None:
     # Halves: a grid of halves names the same places for both, but eager's weights are halves too.

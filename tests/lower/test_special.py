@@ -11,7 +11,7 @@ import torch
 from tests.lower.agreement import (
     DTYPES,
     FLOATS,
-    HALVES,
+    HALF_DTYPES,
     INTEGERS,
     Function,
     agree,
@@ -22,7 +22,7 @@ from tests.lower.agreement import (
 from tests.stages import compiled, stages
 
 S = torch.special
-WIDER = {**dict.fromkeys(HALVES, torch.float32), torch.float32: torch.float64}
+WIDER = {**dict.fromkeys(HALF_DTYPES, torch.float32), torch.float32: torch.float64}
 ONE: dict[str, Function] = {
     "lgamma": torch.lgamma,
     "digamma": torch.digamma,
@@ -118,7 +118,7 @@ def strange(dtype: torch.dtype) -> torch.Tensor:
 def test_functions_of_one_number(dtype: torch.dtype) -> None:
     x = plain(dtype)
     table = {name: f for name, f in ONE.items() if takes(f, x)}
-    assert len(table) >= (10 if dtype in HALVES else 18)
+    assert len(table) >= (10 if dtype in HALF_DTYPES else 18)
     close(table, x)
     agree({name: f for name, f in EXACT.items() if takes(f, x)}, x)
 

@@ -16,7 +16,7 @@ from tests.dynamic.symbolic import Symbolic
 from tests.numerics.table import held, measured, numbers
 from tests.stages import compiled, stages
 
-HALVES = [torch.bfloat16, torch.float16]
+HALF_DTYPES = [torch.bfloat16, torch.float16]
 ROWS, WIDTH = 7, 12
 # x of ROWS x WIDTH, an index of n rows, a source of n x WIDTH.
 Scatter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -68,7 +68,7 @@ def _drawn(name: str, dtype: torch.dtype, n: int = 1500) -> tuple[torch.Tensor, 
 
 
 @pytest.mark.filterwarnings("ignore:The reduce argument", "ignore:index_reduce")
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatters(name: str, dtype: torch.dtype) -> None:
     given = _drawn(name, dtype)
@@ -85,7 +85,7 @@ def ours(name: str, *given: torch.Tensor) -> torch.Tensor:
     return result
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 def test_a_thousand_ones(dtype: torch.dtype) -> None:
     """Of bfloat16, one more is lost at 256."""
     x, s = torch.zeros(ROWS, WIDTH, dtype=dtype), torch.ones(1000, WIDTH, dtype=dtype)
@@ -98,7 +98,7 @@ def test_a_thousand_ones(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["index_add", "sum", "mean", "prod", "index_put", "number"])
 def test_both_targets_scatter_into_float32(name: str) -> None:
     """Kernels of a GPU come from the same loops."""
-    for dtype in HALVES:
+    for dtype in HALF_DTYPES:
         body = stages(SCATTERS[name], *_drawn(name, dtype)).program.body
         stores = [s for loop in body if isinstance(loop, Loop) for s in loop.stores]
         combining = [s for s in stores if s.mode in ("add", "mul") and s.buffer.dtype.is_float]
@@ -180,12 +180,14 @@ def _gradient(
 ) -> torch.Tensor:
     w = w.detach().clone().requires_grad_()
     result = read(w, i)
-    dtype = w.dtype if w.dtype in HALVES else torch.float16 if name == "f16" else torch.bfloat16
+    dtype = (
+        w.dtype if w.dtype in HALF_DTYPES else torch.float16 if name == "f16" else torch.bfloat16
+    )
     weights = numbers(*result.shape, mean=0.5, seed=3).to(dtype).to(w.dtype)
     return torch.autograd.grad(result, w, weights)[0]
 
 
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=str)
 @pytest.mark.parametrize("name", READS)
 def test_gradients(name: str, dtype: torch.dtype) -> None:
     w, index = numbers(ROWS, WIDTH, dtype=dtype), _index()

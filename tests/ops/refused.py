@@ -2,7 +2,8 @@
 
 In: torch's op database. Out: for each ATen op, the types that its kernels raise for on a CPU. A
 sample that works in one type is run again with that type replaced by each other one, and with one
-of its tensors in another type than the others; a dispatch mode notes the ATen ops that raise. What
+of its tensors in another type than the others; of an op without tensors, the type that it is asked
+for is replaced. A dispatch mode notes the ATen ops that raise. What
 some samples refuse and others take is left out: there eager asks for more than the types. So is
 what raises in a type that the op supports (`clamp` without bounds): types are not the reason.
 `tests/ops/test_refusals.py` measures some of the table again.
@@ -22,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from litz.ir.refused import FILE, names_of, types_key
+from litz.ir.refused import FILE, names_of, types_that_count
 from tests.ops.opinfo import _run as run_sample
 from tests.ops.opinfo import every_op, name_of, samples
 from tests.ops.pool import Died, run_all
@@ -53,8 +54,10 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        key = names_of(str(func))[1], types_key(str(t.dtype) for t in given)
-        counts = (kwargs or {}).get("dtype") is None  # else it computes in another type
+        asked = (kwargs or {}).get("dtype")
+        types_given = types_that_count((str(t.dtype) for t in given), asked)
+        counts = types_given is not None  # else it computes in another type
+        key = names_of(str(func))[1], types_given or ""
         try:
             result = func(*args, **(kwargs or {}))
         except Exception:
@@ -102,6 +105,9 @@ def retyped(op: Any, most: int) -> Iterator[tuple[torch.dtype, int, Any]]:
 
 
 def _retyped(sample: Any, old: torch.dtype, new: torch.dtype) -> Sample:
+    leaves = pytree.tree_leaves((sample.input, list(sample.args), dict(sample.kwargs)))
+    if not any(isinstance(v, torch.Tensor) for v in leaves):
+        return _with_leaves(sample, lambda _, v: new if v is old else v)
     return _with_leaves(sample, lambda _, v: v.detach().to(new) if _has(v, old) else v)
 
 

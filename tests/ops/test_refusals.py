@@ -106,3 +106,25 @@ def test_values_return_to_where_a_pool_took_them() -> None:
         for ours, eagers in zip(found, unpooled(laid), strict=True):
             torch.testing.assert_close(ours, eagers, rtol=0, atol=0)
             assert ours.stride() == eagers.stride()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_has_no_tensors_is_refused_by_the_type_it_is_asked_for(dynamic: bool) -> None:
+    """A ramp of bools was computed, and a `one_hot` of bools with it, which was wrong."""
+    x = torch.tensor([True, False])
+    for function in (
+        lambda x: torch.arange(x.shape[0], dtype=x.dtype),
+        lambda x: torch.eye(x.shape[0], dtype=torch.uint64),
+        lambda x: torch.eye(0, 3, dtype=torch.uint16),
+        lambda x: F.one_hot(x, 3),
+        lambda x: torch.linalg.matrix_power(torch.ones(2, 2, dtype=torch.uint64), 0) + x[0],
+    ):
+        with pytest.raises(RuntimeError) as eagers:
+            function(x)
+        torch._dynamo.reset()
+        with pytest.raises(eagers.type):
+            torch.compile(function, backend="litz", dynamic=dynamic)(x)
+    taken = torch.compile(
+        lambda: (torch.arange(3, dtype=torch.int8), torch.eye(2, dtype=torch.bool)), backend="litz"
+    )()
+    assert taken[0].tolist() == [0, 1, 2] and taken[1].tolist() == [[True, False], [False, True]]

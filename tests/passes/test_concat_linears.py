@@ -35,7 +35,7 @@ class Heads(nn.Module):
 
 
 def _products(notes: Explanation) -> int:
-    return sum(s.choice.product is not None for g in notes.graphs for s in g.scheduled)
+    return sum(s.choice.gemm is not None for g in notes.graphs for s in g.scheduled)
 
 
 @pytest.mark.parametrize(("kind", "products"), [("attention", 1), ("gate", 1), ("shown", 3)])

@@ -14,7 +14,7 @@ from litz.config import Config
 from litz.errors import PassFailed
 from litz.ir.graph import Graph
 from litz.passes import Pass, optimize
-from litz.passes.verify import Laws
+from litz.passes.verify import GraphInvariants
 from litz.target import host
 from tests import draws
 
@@ -158,13 +158,13 @@ def test_a_pass_that_changes_nothing_costs_a_comparison(
     capture: Callable[..., Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = capture(_program, X)
-    laws = Laws(graph)
+    invariants = GraphInvariants(graph)
 
     def looked(*_: Any) -> None:
         raise AssertionError("nothing changed")
 
     monkeypatch.setattr("litz.passes.verify.check_values", looked)
-    laws.check(graph)
+    invariants.check(graph)
 
 
 def test_sizes_are_not_guarded(capture: Callable[..., Graph]) -> None:

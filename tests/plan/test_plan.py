@@ -150,7 +150,7 @@ def test_a_kernel_takes_over_what_an_aten_call_brought() -> None:
 
     x, w = torch.randn(2, 8, 40), torch.randn(8, 8, 3)
     made = stages(function, x, w).plan
-    assert len(made.heirs) == 1 and made.arena_bytes == 0
+    assert len(made.inplace_reuse) == 1 and made.arena_bytes == 0
     torch.testing.assert_close(compiled(function)(x, w), function(x, w))
 
 
@@ -160,7 +160,7 @@ def test_what_is_read_elsewhere_is_not_written_over() -> None:
         return torch.conv1d(torch.sigmoid(first) + first.flip(2), w)
 
     x, w = torch.randn(2, 8, 40), torch.randn(8, 8, 3)
-    assert not stages(function, x, w).plan.heirs
+    assert not stages(function, x, w).plan.inplace_reuse
     torch.testing.assert_close(compiled(function)(x, w), function(x, w))
 
 
@@ -170,7 +170,7 @@ def test_a_result_that_the_caller_sees_is_not_written_over() -> None:
         return first, torch.conv1d(torch.sigmoid(first), w)
 
     x, w = torch.randn(2, 8, 40), torch.randn(8, 8, 3)
-    assert not stages(function, x, w).plan.heirs
+    assert not stages(function, x, w).plan.inplace_reuse
     torch.testing.assert_close(compiled(function)(x, w), function(x, w))
 
 
@@ -185,7 +185,7 @@ def _joined(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def test_a_large_intermediate_beside_atens_is_lent_memory() -> None:
     x, weight = torch.randn(2, 16, 256, 256), torch.randn(16, 16, 3, 3)
     plan = stages(_joined, x, weight).plan
-    assert plan.lent and not plan.lent & set(plan.slots)
+    assert plan.call_allocated and not plan.call_allocated & set(plan.slots)
     assert plan.arena_bytes < 24 << 20
     found = compiled(_joined)(x, weight)
     torch.testing.assert_close(found, _joined(x, weight), rtol=1e-4, atol=1e-3)
@@ -193,4 +193,4 @@ def test_a_large_intermediate_beside_atens_is_lent_memory() -> None:
 
 def test_small_intermediates_stay_in_the_arena() -> None:
     plan = stages(_joined, torch.randn(1, 16, 32, 32), torch.randn(16, 16, 3, 3)).plan
-    assert not plan.lent
+    assert not plan.call_allocated

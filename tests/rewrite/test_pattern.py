@@ -7,7 +7,7 @@ import pytest
 from litz.ir.dtypes import BF16, BOOL, F32, I32, U8, DType
 from litz.ir.expr import Expr, apply, cast, const, integer, load, narrow
 from litz.ir.program import Buffer
-from litz.rewrite.pattern import Bindings, Pattern, build, match, orders, parse_pattern
+from litz.rewrite.pattern import Bindings, TermPattern, build, match, orders, parse_pattern
 
 
 def variable(name: str, dtype: DType) -> Expr:
@@ -25,11 +25,11 @@ def matched(text: str, node: Expr) -> Bindings | None:
 
 
 def test_text_becomes_a_tree() -> None:
-    x, two = Pattern("any", (), "x"), Pattern("literal", (), 2)
-    assert parse_pattern("x * 2") == Pattern("mul", (x, two))
-    assert parse_pattern("~x") == Pattern("not", (x,))
-    assert parse_pattern("x <= K") == Pattern("le", (x, Pattern("constant", (), "K")))
-    assert parse_pattern("cast.bf16(x)") == Pattern("cast", (x,), BF16)
+    x, two = TermPattern("any", (), "x"), TermPattern("literal", (), 2)
+    assert parse_pattern("x * 2") == TermPattern("mul", (x, two))
+    assert parse_pattern("~x") == TermPattern("not", (x,))
+    assert parse_pattern("x <= K") == TermPattern("le", (x, TermPattern("constant", (), "K")))
+    assert parse_pattern("cast.bf16(x)") == TermPattern("cast", (x,), BF16)
     assert parse_pattern("-0.0").attr.hex() == "-0x0.0p+0"
 
 

@@ -15,7 +15,7 @@ from litz.ir.interpret import Environment, convert, evaluate
 from litz.ir.ops import OPS
 from litz.ir.program import Buffer
 from litz.rewrite import TABLES, Rewriter, Rule
-from litz.rewrite.pattern import CONVERSIONS, Pattern, is_literal
+from litz.rewrite.pattern import CONVERSIONS, TermPattern, is_literal
 
 ROWS = [rule for table in TABLES.values() for rule in table]
 TYPES = [d for d in DTYPES.values() if d.kind in "fiub"]
@@ -40,7 +40,7 @@ def special(dtype: DType) -> np.ndarray:
         return np.array([*INTEGERS, info.min, info.max, info.min + 1]).astype(dtype.numpy)
 
 
-def instances(pattern: Pattern, dtype: DType, bound: Bound) -> Iterator[tuple[Expr, Bound]]:
+def instances(pattern: TermPattern, dtype: DType, bound: Bound) -> Iterator[tuple[Expr, Bound]]:
     """Every well-typed expression of type `dtype` that has the pattern's form."""
     if pattern.op == "any":
         node = bound.get(pattern.attr) or _variable(pattern.attr, dtype)
@@ -66,7 +66,7 @@ def instances(pattern: Pattern, dtype: DType, bound: Bound) -> Iterator[tuple[Ex
         yield from _op_instances(pattern, dtype, bound)
 
 
-def _op_instances(pattern: Pattern, dtype: DType, bound: Bound) -> Iterator[tuple[Expr, Bound]]:
+def _op_instances(pattern: TermPattern, dtype: DType, bound: Bound) -> Iterator[tuple[Expr, Bound]]:
     spec = OPS[pattern.op]
     if spec.result == "bool" and dtype is not BOOL:
         return
@@ -160,7 +160,7 @@ def test_row_is_exact(rule: Rule) -> None:
 def test_row_makes_work_less(rule: Rule) -> None:
     """Cost, then number of nodes, falls with every step: so rewriting ends."""
 
-    def work(side: Pattern) -> tuple[int, int]:
+    def work(side: TermPattern) -> tuple[int, int]:
         # What stands for a constant is one: the fold of `A + B` is counted as done.
         nodes = [n for n in side.nodes() if n.op not in ("any", "constant", "literal")]
         computed = [n for n in nodes if any(a.op != "constant" for a in n.args)]

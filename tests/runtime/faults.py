@@ -39,7 +39,7 @@ def _call(graph: Any, inputs: list[Any], at: Callable[[CodeType, int], object]) 
 
     def look(frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
-        if code.co_filename != "<litz entry>" and code not in WORKSPACE:
+        if code.co_filename != "<litz wrapper>" and code not in WORKSPACE:
             return None
         if event == "line":
             at(code, frame.f_lineno)
@@ -103,7 +103,7 @@ def _same(found: list[Any], wanted: list[Any], where: object) -> None:
 def _nothing_twice(graph: Any) -> None:
     """What two calls could take at once is not the same; a good call brings its own back."""
     free = getattr(graph, "free", None)  # of a GPU, each part has its own
-    for idle in (free or [], [a for a in memory.IDLE if a.numel()]):
+    for idle in (free or [], [a for a in memory.IDLE_ARENAS if a.numel()]):
         assert len({id(one) for one in idle}) == len(idle)
     assert free is None or free
 

@@ -30,7 +30,7 @@ def _compiled(function: Function, **given: Any) -> Function:
 @pytest.fixture(autouse=True)
 def _none_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    memory.IDLE.clear()
+    memory.IDLE_ARENAS.clear()
 
 
 def _check(fast: Function, function: Function, size: int) -> None:
@@ -44,8 +44,8 @@ def test_graphs_share_an_arena_as_large_as_the_largest_needs() -> None:
     for size in (64, 200, 64, 100):
         for fast, function in ((one, _first), (two, _second), (one, _first)):
             _check(fast, function, size)
-        assert len(memory.IDLE) == 1
-        seen.append(memory.IDLE[0].numel())
+        assert len(memory.IDLE_ARENAS) == 1
+        seen.append(memory.IDLE_ARENAS[0].numel())
     assert seen == sorted(seen) and seen[1] == seen[2]
 
 
@@ -86,4 +86,4 @@ def test_a_graph_that_runs_inside_another_leaves_its_arena_alone() -> None:
     fast = _compiled(outer, dynamic=False)
     for _ in range(3):
         _check(fast, plain, 64)
-    assert 1 <= len(memory.IDLE) <= 2
+    assert 1 <= len(memory.IDLE_ARENAS) <= 2

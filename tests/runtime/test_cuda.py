@@ -75,7 +75,7 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Driver()
     monkeypatch.setattr(cuda, "_driver", lambda: found)
-    caches = (cuda._context, cuda._side_stream)
+    caches = (cuda._context, cuda._capture_stream)
     for known in caches:
         known.cache_clear()
     yield found
@@ -137,8 +137,8 @@ def test_pinned_memory_is_read_at_once(gpu: Cuda) -> None:
         def to(self, device: str, non_blocking: bool) -> None:
             waits.append(not non_blocking)
 
-    gpu.moved(Number(True))  # type: ignore[arg-type]
-    gpu.moved(Number(False))  # type: ignore[arg-type]
+    gpu.to_device(Number(True))  # type: ignore[arg-type]
+    gpu.to_device(Number(False))  # type: ignore[arg-type]
     assert waits == [True, False]
 
 
@@ -149,12 +149,12 @@ def test_a_recording_has_a_number_itself(gpu: Cuda, monkeypatch: pytest.MonkeyPa
     kept = [torch.tensor(v) for v in (2**53 + 1, -0.0, 0.1, True)]
     kept.append(torch.tensor(0.1, dtype=torch.float64))
     for number in kept:
-        before, made = number.clone(), gpu.moved(number)
+        before, made = number.clone(), gpu.to_device(number)
         number.zero_()
         assert torch.equal(made, before) and made.dtype is before.dtype
         assert made.data_ptr() != number.data_ptr()
     there = MagicMock(device=torch.device("cuda"))  # brought over before our own recordings
-    assert gpu.moved(there) is there.to.return_value and not there.item.called
+    assert gpu.to_device(there) is there.to.return_value and not there.item.called
 
 
 def test_threads_record_calls_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from litz.errors import CaptureFailed
-from litz.runtime.cudagraphs import MOST_RECORDINGS, WARM_UPS, Replayed, alone
+from litz.runtime.cudagraphs import MOST_RECORDINGS, WARM_UPS, CudaGraphRunner, one_replay_at_a_time
 from tests.runtime.tape import Tape
 
 
-def _replayed(function: Any, updated: tuple[int, ...] = ()) -> tuple[Any, Tape]:
+def _replayed(function: Any, mutated_inputs: tuple[int, ...] = ()) -> tuple[Any, Tape]:
     def call(args: list[Any]) -> list[Any]:
         given = list(args)
         args.clear()
         return function(*given)
 
     tape = Tape()
-    return Replayed(call, tape, updated, lambda: None), tape
+    return CudaGraphRunner(call, tape, mutated_inputs, lambda: None), tape
 
 
 def test_a_replay_takes_inputs_in_place_or_copied() -> None:
@@ -33,8 +33,8 @@ def test_a_replay_takes_inputs_in_place_or_copied() -> None:
         (y,) = graph.call([weight, x])
         assert y.equal(x * 3)
         del y
-    assert graph.moving == {1} and tape.recorded == 1 and tape.replays == 6 - WARM_UPS
-    assert set(graph.recordings[0].places) == {1}
+    assert graph.non_static == {1} and tape.recorded == 1 and tape.replays == 6 - WARM_UPS
+    assert set(graph.recordings[0].input_copies) == {1}
     weight.mul_(2)  # a parameter that changes in place is seen
     assert graph.call([weight, kept[1]])[0].equal(kept[1] * 6)
 
@@ -44,9 +44,9 @@ def test_an_input_that_begins_to_move_is_copied_from_then_on() -> None:
     x = torch.zeros(3)
     for _ in range(4):
         graph.call([x])
-    assert graph.moving == set() and tape.recorded == 1
+    assert graph.non_static == set() and tape.recorded == 1
     moved = torch.full((3,), 5.0)
-    assert graph.call([moved])[0].equal(moved + 1) and graph.moving == {0}
+    assert graph.call([moved])[0].equal(moved + 1) and graph.non_static == {0}
     assert graph.call([x])[0].equal(x + 1) and tape.recorded == 2
 
 
@@ -75,7 +75,7 @@ def test_past_the_most_recordings_calls_run_as_they_are() -> None:
 
 @pytest.mark.parametrize("moves", [False, True], ids=["in place", "copied"])
 def test_an_updated_input_is_updated_once_a_call(moves: bool) -> None:
-    graph, _ = _replayed(lambda x: [x.add_(1) * 2], updated=(0,))
+    graph, _ = _replayed(lambda x: [x.add_(1) * 2], mutated_inputs=(0,))
     x, kept = torch.zeros(3), []
     for k in range(6):
         if moves:
@@ -89,7 +89,7 @@ def test_what_a_kernel_noted_is_raised_by_the_next_replay() -> None:
     def check() -> None:
         raise IndexError("an index is out of range")
 
-    graph = Replayed(lambda args: [args[0] + 1], Tape(), (), check)
+    graph = CudaGraphRunner(lambda args: [args[0] + 1], Tape(), (), check)
     for _ in range(WARM_UPS):
         graph.call([torch.zeros(3)])
     with pytest.raises(IndexError):
@@ -98,12 +98,12 @@ def test_what_a_kernel_noted_is_raised_by_the_next_replay() -> None:
 
 def test_a_number_of_the_cpu_is_brought_over_for_each_replay() -> None:
     tape = Tape()
-    graph = Replayed(lambda args: [args[0] * args[1]], tape, (), lambda: None, (1,), "cpu")
+    graph = CudaGraphRunner(lambda args: [args[0] * args[1]], tape, (), lambda: None, (1,), "cpu")
     x, number = torch.ones(3), torch.tensor(0.0)
     for k in range(6):
         number.fill_(k)  # where it lies, it stays
         assert (graph.call([x, number])[0] == k).all()
-    assert set(graph.recordings[0].places) == {1} and tape.recorded == 1
+    assert set(graph.recordings[0].input_copies) == {1} and tape.recorded == 1
 
 
 def test_an_expanded_input_is_copied_once() -> None:
@@ -114,14 +114,16 @@ def test_an_expanded_input_is_copied_once() -> None:
         kept.append(x)
         wide = x.expand(3, 4)
         assert graph.call([wide])[0].equal(wide + 1)
-    assert tape.recorded == 1 and graph.moving == {0}
+    assert tape.recorded == 1 and graph.non_static == {0}
 
 
 def test_what_an_earlier_part_gives_is_used_where_it_lies() -> None:
     """A recording follows the one whose output it was recorded with; none is copied."""
     first, one = _replayed(lambda x: [x * 2])
     tape = Tape()
-    second = Replayed(lambda args: [args[0] + 1], tape, (), lambda: None, (), None, (0,), (first,))
+    second = CudaGraphRunner(
+        lambda args: [args[0] + 1], tape, (), lambda: None, (), None, (0,), (first,)
+    )
     kept, inputs = [], []
     for k in range(4 + WARM_UPS):
         inputs.append(torch.full((3,), float(k)))
@@ -130,7 +132,7 @@ def test_what_an_earlier_part_gives_is_used_where_it_lies() -> None:
         del middle
     assert all((m == 2 * k).all() and (y == 2 * k + 1).all() for k, m, y in kept)
     assert one.recorded == 4 and tape.recorded == 4
-    assert all(not r.places for r in second.recordings)
+    assert all(not r.input_copies for r in second.recordings)
     kept.clear()
     (result,) = second.call(first.call([torch.full((3,), 9.0)]))
     assert (result == 19).all() and one.recorded == tape.recorded == 4
@@ -152,7 +154,7 @@ def test_calls_at_the_same_time_or_on_other_streams_run_as_they_are() -> None:
         return []
 
     recording: list[bool] = []
-    run = alone(replay, plain, lambda: stream[0], lambda: bool(recording))
+    run = one_replay_at_a_time(replay, plain, lambda: stream[0], lambda: bool(recording))
     recording.append(True)  # the user's, on a stream that comes later
     run([])
     assert seen.pop() == "plain"
@@ -179,8 +181,8 @@ def test_threads_never_share_a_recording() -> None:
     def plain(args: list[Any]) -> list[Any]:
         return [args[0] * 2]
 
-    replay, wrong = Replayed(plain, Slow(), (), lambda: None), []
-    run = alone(replay.call, plain, lambda: 0, lambda: False)
+    replay, wrong = CudaGraphRunner(plain, Slow(), (), lambda: None), []
+    run = one_replay_at_a_time(replay.call, plain, lambda: 0, lambda: False)
 
     def work(first: int) -> None:
         for k in range(first, first + 150):
@@ -201,7 +203,7 @@ def test_a_recording_that_fails_says_what_to_do() -> None:
         def record(self, call: Any, args: list[Any]) -> Any:
             raise RuntimeError("operation not permitted when stream is capturing")
 
-    graph = Replayed(lambda args: [args[0] + 1], Broken(), (), lambda: None)
+    graph = CudaGraphRunner(lambda args: [args[0] + 1], Broken(), (), lambda: None)
     for _ in range(WARM_UPS):
         graph.call([torch.zeros(3)])
     with pytest.raises(CaptureFailed, match=r"not permitted.*cudagraph_unsafe"):

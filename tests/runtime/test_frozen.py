@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from litz.backend import ByParameters
+from litz.backend import ParameterSpecialized
 from litz.backend import litz as backend
 from litz.errors import DiscardedParameter, FrozenParameterChanged
 from litz.ir.program import Extern
@@ -86,7 +86,7 @@ def test_what_is_made_of_parameters_is_made_once() -> None:
         run, notes = _compiled(model, freezing=freezing)
         run(*inputs)
         graph = _report(notes).plan.graph
-        steps = graph.body[graph.prepared :]
+        steps = graph.body[graph.prepack_steps :]
         called.append([s.target for s in steps if isinstance(s, Extern)])
     assert any("matrix_exp" in name for name in called[0])
     assert not any("matrix_exp" in name for name in called[1])
@@ -215,7 +215,7 @@ def test_a_replaced_parameter_is_another() -> None:
 
 @torch.no_grad()
 def test_too_many_modules_are_not_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ByParameters, "MOST", 1)
+    monkeypatch.setattr(ParameterSpecialized, "MOST", 1)
     layers, x = [nn.Linear(64, 64) for _ in range(4)], torch.randn(20, 64)
     run, notes = _compiled(Applied())
     _agree(run, layers, x)
@@ -361,5 +361,5 @@ def test_a_call_of_a_frozen_graph_looks_at_versions_alone(monkeypatch: pytest.Mo
         _compiled(layer, freezing=freezing)[0](x)
     assert "refresh(" in made[0].text and "still(" not in made[0].text
     assert "refresh(" not in made[1].text and "still(" in made[1].text
-    assert made[1].held is not None and made[1].held.made == 1
+    assert made[1].prepacked is not None and made[1].prepacked.made == 1
     assert len(made[1].constants) == 1  # the bias; of the weight there are panels alone

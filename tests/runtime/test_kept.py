@@ -109,5 +109,5 @@ def test_what_is_kept_has_no_place_in_the_arena() -> None:
     fast(X)
     plan = fast.reports[0].plan
     (call,) = [s for s in plan.graph.externs if s.foreign]
-    assert {b.name for b in call.reads} <= plan.lent and plan.slots
-    assert not plan.lent & plan.slots.keys()
+    assert {b.name for b in call.reads} <= plan.call_allocated and plan.slots
+    assert not plan.call_allocated & plan.slots.keys()

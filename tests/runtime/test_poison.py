@@ -10,7 +10,7 @@ import torch
 
 from litz.errors import InternalError
 from litz.ir.call_plan import ARENA
-from litz.runtime.poison import GUARD, guarded, look_behind, look_between
+from litz.runtime.poison import REDZONE, check_arena_gaps, check_redzone, guarded
 from tests.stages import compiled, linked
 
 
@@ -76,7 +76,7 @@ def test_a_write_behind_an_output_raises() -> None:
 def test_a_write_between_intermediates_raises() -> None:
     made = linked(_chain, torch.randn(8, 8), debug_poison_memory=True)
     (slot, *_) = made.plan.slots.values()
-    end = slot.offset + slot.bytes - GUARD
+    end = slot.offset + slot.bytes - REDZONE
     _with(made, lambda table: ctypes.memset(table[ARENA] + end + 1, 7, 1))
     with pytest.raises(InternalError, match="where no intermediate lies"):
         made([torch.randn(8, 8)])
@@ -84,11 +84,11 @@ def test_a_write_between_intermediates_raises() -> None:
 
 def test_a_write_past_the_arena_raises() -> None:
     arena = torch.full((256,), 255, dtype=torch.uint8)
-    look_between(arena, [(64, 128), (0, 60)])
+    check_arena_gaps(arena, [(64, 128), (0, 60)])
     arena[200] = 0
     with pytest.raises(InternalError, match="at 200"):
-        look_between(arena, [(0, 60), (64, 128)])
-    look_between(arena, [(0, 60), (64, 128), (180, 201)])
+        check_arena_gaps(arena, [(0, 60), (64, 128)])
+    check_arena_gaps(arena, [(0, 60), (64, 128), (180, 201)])
 
 
 def test_symbolic_sizes_are_guarded_too() -> None:
@@ -109,13 +109,13 @@ def test_a_fresh_tensor_has_a_guard(shape: tuple[int, ...]) -> None:
     like = torch.empty(shape)
     made = guarded(tuple(like.shape), like.stride(), torch.float32)
     assert made.shape == like.shape and made.stride() == like.stride() and made.isnan().all()
-    look_behind("it", made)
+    check_redzone("it", made)
     ctypes.memset(made.untyped_storage().data_ptr() + made.untyped_storage().nbytes() - 1, 0, 1)
     with pytest.raises(InternalError, match="behind it"):
-        look_behind("it", made)
+        check_redzone("it", made)
 
 
 def test_a_fresh_tensor_without_elements_has_no_memory() -> None:
     made = guarded((0, 4), (4, 1), torch.float32)
     assert made.shape == (0, 4) and made.data_ptr() == 0
-    look_behind("it", made)
+    check_redzone("it", made)

@@ -20,14 +20,14 @@ def test_the_schedule_runs_blocks_across_the_lanes() -> None:
     made = stages(lambda x, y: y + x.t(), torch.randn(96, 64), torch.randn(64, 96))
     (kernel,) = made.scheduled
     choice = kernel.choice
-    assert choice.vector is not None and choice.across is not None
-    assert (choice.vector.extent.number, choice.across.extent.number) == (96, 64)
+    assert choice.vector is not None and choice.transpose_axis is not None
+    assert (choice.vector.extent.number, choice.transpose_axis.extent.number) == (96, 64)
     assert kernel.tasks == -(-96 // choice.chunk) * -(-64 // choice.lanes)
 
 
 def test_a_plain_kernel_has_no_blocks() -> None:
     (kernel,) = stages(lambda x, y: x + y, torch.randn(96, 64), torch.randn(96, 64)).scheduled
-    assert kernel.choice.across is None
+    assert kernel.choice.transpose_axis is None
 
 
 def test_no_gather_is_left() -> None:

@@ -1,7 +1,7 @@
 """The suites: one file each, and this table of them.
 
-In: a name. Out: `Suite`: a sentence and a function that gives named cases. To add one, write a
-file with a `SUITE` and give it a row here. Example: `SUITES["cpu"].cases(True)[0].label`.
+In: a name. Out: `Suite`: a sentence and a function that returns named cases. To add one, write a
+file with a `SUITE` and add a row here. Example: `SUITES["cpu"].cases(True)[0].label`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ SUITES: dict[str, Suite] = {
 
 
 def case_named(suite: str, name: str, variant: str, quick: bool) -> Case:
-    """The case of that name: how a worker finds what it was started for."""
+    """The case of that name, which a worker was started for."""
     cases = SUITES[suite].cases(quick)
     return next(case for case in cases if (case.name, case.variant) == (name, variant))

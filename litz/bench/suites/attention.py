@@ -1,7 +1,7 @@
 """Suite `attention`: `F.scaled_dot_product_attention` by sequence, head, mask and threads.
 
-In: nothing. Out: a case for each; heads lie behind rows in memory, as a model's projections leave
-them. The fact `GFLOP/s` counts both products, half of them where the mask is causal. Example:
+In: nothing. Out: a case for each. In memory, heads are inside rows, as a model's projections leave
+them. The fact `GFLOP/s` counts both GEMMs, half of them if the mask is causal. Example:
 `causal 64 512 rows, 1 thread`.
 """
 
@@ -19,7 +19,7 @@ from litz.bench.calls import measure_calls
 from litz.bench.case import Case, Program, Say, Settings, Suite
 from litz.bench.results import OURS, Row
 
-# Rows of queries and keys, and as many heads in all as keep a call between 0.1 and 100 ms.
+# Rows of queries and keys, and the number of heads that keeps a call between 0.1 and 100 ms.
 ROWS = {32: 48, 64: 48, 128: 48, 256: 24, 512: 12, 1024: 12, 2048: 8}
 WIDTHS = (32, 64, 80, 128)
 THREADS = (1, 2)
@@ -42,13 +42,13 @@ def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """As BERT spells it."""
+    """As BERT writes it."""
     scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5 + mask
     return (torch.softmax(scores, -1) @ v).transpose(1, 2).flatten(2)
 
 
 def decode(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """One row of queries, which is all that generation has."""
+    """One row of queries, as in generation."""
     return F.scaled_dot_product_attention(q[:, :, -1:], k, v)
 
 
@@ -95,7 +95,7 @@ def _flops(name: str, rows: int, heads: int, width: int) -> float:
 
 
 def measure(case: Case, settings: Settings, say: Say, flops: float = 0.0) -> list[Row]:
-    """The time of a call, and the rate at which Litz computes."""
+    """The time of a call, and Litz's rate."""
     rows = measure_calls(case, settings, say, metric="short call")
     return [
         row.with_facts({"GFLOP/s": 1e-9 * flops / statistics.median(row.samples[OURS])})

@@ -1,10 +1,9 @@
-"""Suite `best`: models at their quickest: weights are constants, candidates are timed.
+"""Suite `best`: models at their fastest: weights are constants, choices are timed.
 
-In: nothing. Out: for each model the time of a call, and that of the first one, with the seconds of
-tuning in it; here `litz` and `inductor` are `litz-best` and `inductor-best` of the candidates,
-and the defaults of both stand beside them. Caches are empty for each model. Both compilers also
-remember what they made within a process: so defaults come last, and `--models` with one name gives
-the fairest seconds.
+In: nothing. Out: for each model the time of a call, and that of the first one, which includes
+tuning. Here `litz` and `inductor` are the candidates `litz-best` and `inductor-best`, with the
+defaults of both beside them. Caches are empty for each model. Both compilers also reuse code
+within a process: so defaults come last, and `--models` with one name gives the fairest seconds.
 Example: `python -m litz bench --suite best --models bert`.
 """
 
@@ -22,16 +21,16 @@ from unittest import mock
 import torch
 
 from litz.bench.agreement import Agreement
-from litz.bench.calls import running_on, told
+from litz.bench.calls import error_line, running_on
 from litz.bench.candidates import CANDIDATES
-from litz.bench.case import Case, Program, Say, Settings, Suite, apart
+from litz.bench.case import Case, Program, Say, Settings, Suite, with_own_code
 from litz.bench.fresh import empty_caches
 from litz.bench.results import OURS, Row
 from litz.bench.suites import cpu
 from litz.bench.timing import interleave
 
 THEIRS, THEIR_DEFAULT, OUR_DEFAULT = "inductor", "inductor default", "litz default"
-# What a row calls it, and the candidate that it is.
+# The name in a row, and the candidate it stands for.
 BESIDE = {
     OURS: "litz-best",
     THEIRS: "inductor-best",
@@ -41,7 +40,7 @@ BESIDE = {
 
 
 def measure(case: Case, settings: Settings, say: Say) -> list[Row]:
-    """Compile with everyone, note the first calls, time the others in turns."""
+    """Compile with every candidate, note the first calls, time the others alternately."""
     with running_on(case.threads or settings.threads), empty_caches() as environment:
         gc.collect()
         with mock.patch.dict(os.environ, environment):
@@ -81,8 +80,8 @@ def _rows(case: Case, settings: Settings, say: Say) -> list[Row]:
 def _first(
     program: Program, candidate: str, agreement: Agreement
 ) -> tuple[str, Callable[[], Any], float]:
-    """What is wrong with a candidate's first result, how to call it again, and what it took."""
-    model = apart(program.function, candidate.replace("-", "_"))
+    """The fault of a candidate's first result, how to call it again, and the first call's time."""
+    model = with_own_code(program.function, candidate.replace("-", "_"))
     function = CANDIDATES[candidate].compile(model)
     start = time.perf_counter()
     try:
@@ -90,7 +89,7 @@ def _first(
         took = time.perf_counter() - start
         fault = agreement.fault(result)
     except Exception as error:  # whatever it is, the others can still be timed
-        fault, took = told(error), 0.0
+        fault, took = error_line(error), 0.0
     return fault, partial(function, *program.args, **program.kwargs), took
 
 

@@ -1,7 +1,7 @@
-"""Suite `calls`: what a call costs when there is next to nothing to compute.
+"""Suite `calls`: the cost of a call with almost nothing to compute.
 
 In: nothing. Out: cases on a few numbers, beside `floor`, torch's own part of a call, and `nothing`,
-that part and the graph op by op. The facts say what Litz adds to each. Example: `x + 1`.
+that part and the graph op by op. The facts are Litz's time above each. Example: `x + 1`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_one(x: Tensor) -> Tensor:
 
 
 def add_many(*tensors: Tensor) -> Tensor:
-    """One kernel of many arguments."""
+    """One kernel with many arguments."""
     total = tensors[0]
     for tensor in tensors[1:]:
         total = total + tensor
@@ -34,7 +34,7 @@ def add_many(*tensors: Tensor) -> Tensor:
 
 
 def kernels_apart(x: Tensor, w: Tensor) -> Tensor:
-    """Kernels that cannot join: a matrix product stands between each and the next."""
+    """Kernels that cannot fuse: a GEMM stands between each and the next."""
     for _ in range(APART):
         x = torch.tanh(x @ w)
     return x
@@ -42,7 +42,7 @@ def kernels_apart(x: Tensor, w: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Small:
-    """A function, and how many tensors of which shape it takes."""
+    """A function, and the number and shape of the tensors it takes."""
 
     function: object
     count: int
@@ -70,12 +70,12 @@ def cases(quick: bool) -> list[Case]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Add what Litz costs above the floors."""
+    """Add Litz's cost above the floors."""
     return [row.with_facts(_above_floors(row)) for row in rows]
 
 
 def _above_floors(row: Row) -> dict[str, float]:
-    """Microseconds, by the median over rounds of the difference."""
+    """In microseconds: the median over rounds of the difference."""
     ours = row.samples.get(OURS, ())
     return {
         f"us above {name}": 1e6 * statistics.median(a - b for a, b in zip(ours, floor, strict=True))

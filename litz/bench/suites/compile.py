@@ -1,4 +1,4 @@
-"""Suite `compile`: how long the models of the zoo take to compile, cold and in a second process.
+"""Suite `compile`: compile times of the models of the zoo, cold and in a second process.
 
 In: nothing. Out: a case for each model. Example: `bert`.
 """

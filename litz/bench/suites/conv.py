@@ -1,9 +1,9 @@
 """Suite `conv`: convolutions of known models, one image, float32.
 
 In: nothing. Out: a case for each layer, alone or with the activation that follows it in the model.
-Litz is held against eager, which is oneDNN, oneDNN with packed weights, and Inductor. Images lie
-channels last, as all of them like it. A short layer runs on several images, one after the other,
-so that what torch itself needs for a call counts little. Example: `mobilenet 3x3 depthwise`.
+Litz is compared with eager, which is oneDNN, with oneDNN with packed weights, and with Inductor.
+Images are channels-last, which all of them prefer. A short layer runs on several images, one after
+the other, so that torch's own cost of a call matters little. Example: `mobilenet 3x3 depthwise`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ Layer = tuple[Callable[[], Any], tuple[int, ...], Callable[[Tensor], Tensor] | N
 def _conv(
     rank: int, into: int, out: int, kernel: int, *, across: bool = False, **where: Any
 ) -> Any:
-    """A convolution that keeps the size of its image, but for its stride; or one across."""
+    """A convolution that keeps the size of its image, except for its stride; or a transposed
+    one."""
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
     wide = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
     where.setdefault("padding", kernel // 2 * where.get("dilation", 1))
@@ -76,7 +77,7 @@ QUICK = ("resnet 1x1 down", "mobilenet 3x3 depthwise", "conformer 31 depthwise",
 
 
 class Images(nn.Module):
-    """A convolution, and perhaps what follows it, on images one after the other."""
+    """A convolution, with its activation if it has one, on images one after the other."""
 
     def __init__(self, layer: Any, behind: Callable[[Tensor], Tensor] | None) -> None:
         super().__init__()
@@ -125,7 +126,7 @@ def work(program: Program) -> dict[str, float]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Add what Litz computes a second."""
+    """Add Litz's rate."""
     return [r.with_facts({"GFLOP/s": _rate(r)}) if OURS in r.samples else r for r in rows]
 
 

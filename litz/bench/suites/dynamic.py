@@ -1,9 +1,9 @@
 """Suite `dynamic`: models called with sequences of many lengths, compiled once for all of them.
 
 In: nothing. Out: for each model a row for each length: Litz with symbolic sizes beside Litz
-compiled for that very length, TorchInductor with symbolic sizes, and eager. The column `compiles`
-counts the graphs that Litz has compiled by then; a length of one is a graph of its own for torch.
-Example: `bert 2 x 128`.
+compiled for exactly that length, TorchInductor with symbolic sizes, and eager. The column
+`compiles` counts the graphs that Litz has compiled so far; for torch, a length of one is a graph of
+its own. Example: `bert 2 x 128`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 
 from litz.backend import litz
 from litz.bench.agreement import Agreement
-from litz.bench.calls import running_on, told
+from litz.bench.calls import error_line, running_on
 from litz.bench.candidates import OPTIONS
-from litz.bench.case import Case, Program, Say, Settings, Suite, apart
+from litz.bench.case import Case, Program, Say, Settings, Suite, with_own_code
 from litz.bench.results import OURS, Row
 from litz.bench.timing import interleave
 from litz.bench.zoo import BASE, SMALL, Scale, workload
@@ -27,11 +27,11 @@ from litz.report import Explanation
 
 MODELS = ("bert", "gpt2", "llama", "distilbert")
 FEW = ("gpt2",)
-# The first is what is seen while tracing.
+# The first is the length seen while tracing.
 LENGTHS = (128, 1, 2, 7, 16, 31, 33, 64, 100, 127, 200, 256, 333, 400, 512)
 FEW_LENGTHS = (24, 5, 17)
 STATIC = "litz static"
-# Frames of one code object that torch compiles before it gives up.
+# How often torch compiles one code object before it gives up.
 MOST_COMPILES = 64
 
 
@@ -51,7 +51,7 @@ def program(name: str, length: int, scale: Scale) -> Program:
 def measure_lengths(
     lengths: tuple[int, ...], scale: Scale, case: Case, settings: Settings, say: Say
 ) -> list[Row]:
-    """Compile once, then take one length after the other."""
+    """Compile once, then measure one length after the other."""
     config = torch._dynamo.config.patch(recompile_limit=MOST_COMPILES)
     with running_on(case.threads or settings.threads), config:
         torch._dynamo.reset()
@@ -68,11 +68,11 @@ def measure_lengths(
 def _symbolic(
     model: Callable[..., Any], settings: Settings, notes: Explanation
 ) -> Mapping[str, Callable[..., Any]]:
-    """Each candidate once, for all lengths."""
+    """Each candidate, compiled once for all lengths."""
     ours = partial(litz, options=OPTIONS, explanation=notes)
-    found = {OURS: torch.compile(apart(model, "symbolic"), backend=ours, dynamic=True)}
+    found = {OURS: torch.compile(with_own_code(model, "symbolic"), backend=ours, dynamic=True)}
     if "inductor" in settings.against:
-        found["inductor"] = torch.compile(apart(model, "inductor"), dynamic=True)
+        found["inductor"] = torch.compile(with_own_code(model, "inductor"), dynamic=True)
     if "eager" in settings.against:
         found["eager"] = model
     return found
@@ -87,14 +87,14 @@ def _row(
     inputs = program(case.name, length, scale).kwargs
     agreement = Agreement(Program(model, (), inputs))
     ours = partial(litz, options=OPTIONS)
-    own = torch.compile(apart(model, f"length_{length}"), backend=ours, dynamic=False)
+    own = torch.compile(with_own_code(model, f"length_{length}"), backend=ours, dynamic=False)
     calls: dict[str, Callable[[], Any]] = {}
     missing: dict[str, str] = {}
     for candidate, function in {**symbolic, STATIC: own}.items():
         try:
             fault = agreement.fault(Program(function, (), inputs)())
         except Exception as error:  # the others can still be timed
-            fault = told(error)
+            fault = error_line(error)
         if fault:
             missing[candidate] = fault
         else:

@@ -1,9 +1,9 @@
 """Suite `gemm`: linear layers of known models at 1 to 1024 rows, float32.
 
-In: nothing. Out: a case for each layer and number of rows, some with what follows them in the model
-(GELU, a residual), and `fma peak`. Litz is held against eager, which is MKL, oneDNN with packed
-weights, and Inductor. The facts: `GFLOP/s` of Litz, and `% of peak`, its share of what a loop of
-multiply-adds reaches in the same run. Example: `bert up 256 rows`.
+In: nothing. Out: a case for each layer and number of rows, some with their epilogue in the model
+(GELU, a residual), and `fma peak`. Litz is compared with eager, which is MKL, with oneDNN with
+packed weights, and with Inductor. The facts: `GFLOP/s` of Litz, and `% of peak`, relative to a
+loop of multiply-adds in the same run. Example: `bert up 256 rows`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from litz.bench.results import OURS, Row
 from litz.bench.timing import interleave
 
 PEAK, ONEDNN = "fma peak", "onednn"
-# Inputs and outputs of layers; a convolution as the product it is: channels times window.
+# Inputs and outputs of layers; a convolution as its GEMM, with channels times window.
 LAYERS = {
     "bert attention": (768, 768),
     "bert up": (768, 3072),
@@ -39,13 +39,13 @@ LAYERS = {
 }
 ROWS = (1, 4, 16, 64, 256, 1024)
 QUICK_ROWS = (4, 64)
-# What follows a layer, and the layers and rows at which that is measured.
-BEHIND = {"gelu": "bert up", "residual": "bert down"}
+# The epilogue of a layer, and the layers and rows at which it is measured.
+EPILOGUES = {"gelu": "bert up", "residual": "bert down"}
 BEHIND_ROWS = (16, 256, 1024)
 
 
 class Layer(nn.Module):
-    """A linear layer and, perhaps, what follows it."""
+    """A linear layer and its epilogue, if any."""
 
     def __init__(self, inputs: int, outputs: int, behind: str = "") -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def cases(quick: bool) -> list[Case]:
     plain = [(name, rows, "") for name in LAYERS for rows in (QUICK_ROWS if quick else ROWS)]
     followed = [
         (name, rows, behind)
-        for behind, name in BEHIND.items()
+        for behind, name in EPILOGUES.items()
         for rows in (QUICK_ROWS if quick else BEHIND_ROWS)
     ]
     found = [Case("gemm", PEAK, "", _nothing, measure_peak)]
@@ -95,7 +95,7 @@ def measure(case: Case, settings: Settings, say: Say) -> list[Row]:
 
 
 def work(program: Program) -> dict[str, float]:
-    """Multiplications and additions of the product."""
+    """Multiplications and additions of the GEMM."""
     inputs, outputs = program.function.linear.weight.shape  # type: ignore[attr-defined]
     return {"MFLOP": 2e-6 * inputs * outputs * len(program.args[0])}
 
@@ -110,7 +110,7 @@ def measure_peak(case: Case, settings: Settings, say: Say) -> list[Row]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Add what Litz computes a second, and its share of the peak."""
+    """Add Litz's rate, and its fraction of the peak."""
     peaks = [rate(row) for row in rows if row.case == PEAK and OURS in row.samples]
     return [_with_rates(row, peaks[0] if peaks else None) for row in rows]
 

@@ -1,11 +1,11 @@
 """Suite `gpu`: six models in bfloat16 on a GPU: calls by mode, a training step, kernels by kind.
 
 In: a GPU; without one the suite says so. Out: for each model the time of a call (default mode, with
-CUDA graphs, tuned), of a training step, of the first call, which begins after Dynamo has traced the
-model once, of the backend's part of that, and the GPU's time by kind of kernel, all beside eager
-and TorchInductor in the same run. Calls wait for the GPU. TorchInductor's best
-mode here is `reduce-overhead`: its `max-autotune` takes a minute and a half a model and was slower
-on two of two. The floor is the longer of bytes and multiplications at measured peaks. Example:
+CUDA graphs, tuned), of a training step, of the first call (after Dynamo has traced the model once)
+and of the backend's part of it, and the GPU's time by kind of kernel, all beside eager and
+TorchInductor in the same run. Calls wait for the GPU. TorchInductor's best mode here is
+`reduce-overhead`: its `max-autotune` takes a minute and a half a model and was slower on two of
+two. The floor is the longer of bytes and multiplications at measured peaks. Example:
 `python -m litz bench --suite gpu --models bert`.
 """
 
@@ -25,7 +25,7 @@ from torch._dynamo.utils import compilation_time_metrics
 
 from litz.backend import litz
 from litz.bench.agreement import Agreement
-from litz.bench.calls import told
+from litz.bench.calls import error_line
 from litz.bench.candidates import OPTIONS, backend_seconds, nothing
 from litz.bench.case import Case, Program, Say, Settings, Suite
 from litz.bench.gpu import OTHER, Split, floor, peaks, split_of, synchronize
@@ -38,7 +38,7 @@ from litz.report import Explanation
 
 DEVICE = "cuda"
 NO_GPU = "torch finds no CUDA device here"
-# As the table of measured figures has them.
+# The sizes of the table of measured figures.
 SCALES = {
     "bert": Scale(768, 12, 12, 32, 128, 224),
     "gpt2": Scale(768, 12, 12, 8, 512, 224),
@@ -50,13 +50,13 @@ SCALES = {
 # Layers of a model that is trained: a step compiles three times as much.
 TRAINED_LAYERS = 4
 BUILT_AS = {"token": "llama"}
-TIMED = 2.0  # seconds of timing a case at most: calls are short, and all candidates take turns
+TIMED = 2.0  # seconds of timing a case at most: calls are short, and all candidates alternate
 KINDS = ("gemm", "attention", "convolution", "generated", OTHER)
 
 
 @dataclass(frozen=True)
 class Way:
-    """A mode of ours and what it is held against: a mode of TorchInductor's."""
+    """A mode of Litz's and the mode of TorchInductor's that it is compared with."""
 
     variant: str
     ours: str
@@ -72,12 +72,12 @@ TRAINING = (Way("training step", "default", "default"),)
 
 
 def why_not() -> str:
-    """Why this suite cannot run here, or nothing."""
+    """Why this suite cannot run here, or ""."""
     return "" if torch.cuda.is_available() else NO_GPU
 
 
 def program(name: str, quick: bool, training: bool, device: str = DEVICE) -> Program:
-    """A model, its parameters made where they are used."""
+    """A model, its parameters created on the device."""
     scale = replace(SMALL, tokens=1) if quick and name in BUILT_AS else SMALL
     if not quick:
         scale = replace(SCALES[name], layers=TRAINED_LAYERS) if training else SCALES[name]
@@ -90,7 +90,7 @@ def program(name: str, quick: bool, training: bool, device: str = DEVICE) -> Pro
 def compiled(
     function: Any, who: str, mode: str, notes: Explanation | None = None
 ) -> Callable[..., Any]:
-    """A model by a candidate in one of its modes."""
+    """A model compiled by a candidate in one of its modes."""
     if who == "eager":
         return function  # type: ignore[no-any-return]
     if who == OURS:
@@ -103,7 +103,7 @@ def compiled(
 
 @cache
 def _warm(device: str, against: tuple[str, ...]) -> str:
-    """Load what candidates need to compile anything, and give them caches that are empty; where."""
+    """Load what candidates need to compile, and give them empty caches; returns the folder."""
     folder = tempfile.mkdtemp(prefix="litz-bench-gpu-")
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         os.environ[name] = f"{folder}/{name.lower()}"
@@ -114,7 +114,7 @@ def _warm(device: str, against: tuple[str, ...]) -> str:
 
 
 class Measuring:
-    """One model: every candidate compiled, checked, timed in turns, and looked into."""
+    """One model: every candidate compiled, checked, timed alternately, and profiled."""
 
     def __init__(self, case: Case, settings: Settings, say: Say, ways: tuple[Way, ...]) -> None:
         self.case, self.say, self.ways = case, say, ways
@@ -122,11 +122,11 @@ class Measuring:
         self.seconds = min(settings.seconds, TIMED)
         self.calls: dict[tuple[str, str], Callable[[], Any]] = {}
         self.first: dict[tuple[str, str], float] = {}
-        self.graph: dict[tuple[str, str], float] = {}  # of that, from a graph to a callable
+        self.graph: dict[tuple[str, str], float] = {}  # its part from a graph to a callable
         self.missing: dict[tuple[str, str], str] = {}
 
     def key(self, who: str, way: Way) -> tuple[str, str]:
-        """What is compiled once, however often it is shown."""
+        """The key of a compile, which several rows may show."""
         return (who, {OURS: way.ours, "eager": ""}.get(who, way.theirs))
 
     def rows(self, device: str) -> list[Row]:
@@ -168,7 +168,7 @@ class Measuring:
                 took = time.perf_counter() - start
                 fault = agreement.fault(result)
             except Exception as error:  # whatever it is, the others can still be timed
-                fault, took = told(error), 0.0
+                fault, took = error_line(error), 0.0
             if fault:
                 self.missing[who, mode] = fault
                 continue
@@ -188,7 +188,7 @@ class Measuring:
         return Row(self.case.suite, self.case.name, variant, metric, found, lost)
 
     def _by_kind(self) -> list[Row]:
-        """The GPU's time of the first two ways, in all and by kind."""
+        """The GPU's time of the first two ways, in total and by kind."""
         rows = []
         for way in self.ways[:2]:
             self.say(f"kernels, {way.variant}")
@@ -219,7 +219,7 @@ def _waited(made: Program, function: Callable[..., Any], device: str) -> None:
 def measure(
     ways: tuple[Way, ...], device: str, case: Case, settings: Settings, say: Say
 ) -> list[Row]:
-    """All rows of a model; its memory is given back."""
+    """All rows of a model; its memory is freed afterwards."""
     try:
         return Measuring(case, settings, say, ways).rows(device)
     finally:

@@ -1,8 +1,8 @@
-"""Suite `kernels`: single functions at sizes of the first cache, the second, and memory.
+"""Suite `kernels`: single functions at sizes of the L1 cache, the L2 cache, and memory.
 
-In: nothing. Out: a case for each function and size, and `copy`, a row of the same run that says how
-fast memory is. The facts: `MB` of arguments and results, the `GB/s` at which Litz moves them, and
-`% of copy`, in memory, its share of what the fastest copy reaches. Example: `softmax memory`.
+In: nothing. Out: a case for each function and size, and `copy`, a row of the same run that shows
+the speed of memory. The facts: `MB` of arguments and results, the `GB/s` at which Litz moves them,
+and, in memory, `% of copy`, relative to the fastest copy. Example: `softmax memory`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def glu(x: Tensor) -> Tensor:
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Heads of 64: each pair (x[k], x[k + 32]) turned by the angle of its row."""
+    """Heads of 64: each pair (x[k], x[k + 32]) is rotated by the angle of its row."""
     a, b = x.unflatten(-1, (-1, 64)).chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2)
 
@@ -88,12 +88,12 @@ def full_sum(x: Tensor) -> Tensor:
 
 
 def sum_beside_transpose(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The transposed result lies in memory as x does: one pass is enough for both."""
+    """The transposed result has x's layout in memory: one pass is enough for both."""
     return x.sum(1), x.t() + 1
 
 
 def cat(x: Tensor, y: Tensor) -> Tensor:
-    """Each part is dear to compute where the other one lies."""
+    """Each part is expensive to compute, and useless in the place of the other."""
     return torch.cat([F.gelu(x), torch.tanh(y)], -1)
 
 
@@ -106,12 +106,12 @@ def cumsum(x: Tensor) -> Tensor:
 
 
 def gather(x: Tensor, rows: Tensor) -> Tensor:
-    """What an embedding does: whole rows, in any order."""
+    """An embedding: whole rows, in any order."""
     return x[rows]
 
 
 def scatter_add(x: Tensor, rows: Tensor) -> Tensor:
-    """What the gradient of an embedding does."""
+    """The gradient of an embedding."""
     return torch.zeros_like(x).index_add(0, rows, x)
 
 
@@ -131,7 +131,7 @@ def _alone(x: Tensor) -> Arguments:
 
 
 def _four_rows(x: Tensor) -> Arguments:
-    """Too few rows for the threads; in memory, each too long for a cache."""
+    """Too few rows for the threads; in memory, each is too long for a cache."""
     return (x.reshape(4, -1),)
 
 
@@ -162,7 +162,7 @@ def _with_rows(x: Tensor) -> Arguments:
 
 
 def _as_images(x: Tensor) -> Arguments:
-    """The same elements as images of at least eight pixels a side, whatever their number."""
+    """The same elements as images of at least eight pixels a side, as many as that gives."""
     side = 8 if x.numel() < 1 << 16 else 32
     return (x.reshape(-1, 16, side, side),)
 
@@ -174,7 +174,7 @@ def _with_channels(x: Tensor) -> Arguments:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function of tensors, what to make of x for its arguments, the types it is measured in."""
+    """A function of tensors, the arguments it makes from x, the types it is measured in."""
 
     function: Callable[..., Tensor | tuple[Tensor, ...]]
     arguments: Callable[[Tensor], Arguments] = _alone
@@ -235,7 +235,7 @@ def _name(kernel: str, dtype: torch.dtype) -> str:
 
 
 def moved(program: Program) -> dict[str, float]:
-    """What must be read or written at least once: arguments and results."""
+    """The bytes that must be read or written at least once: arguments and results."""
     return {"MB": 1e-6 * sum(t.nbytes for t in [*program.tensors, *tensors_in(program())])}
 
 
@@ -244,7 +244,7 @@ def measure(case: Case, settings: Settings, say: Say) -> list[Row]:
         return measure_calls(case, settings, say, metric="short call", facts=moved)
 
 
-# mallopt's numbers for these, and what they are until they are set.
+# mallopt's numbers for these, and their defaults.
 TRIM_THRESHOLD, MMAP_MAX = (-1, 128 * 1024), (-4, 65536)
 KEPT = 1 << 30  # bytes: the arguments and results of the largest case, with room between them
 
@@ -254,7 +254,7 @@ def kept_memory() -> Iterator[None]:
     """Freed memory stays with the process, which begins with more than it needs.
 
     Otherwise glibc maps each large result anew, and its page faults take longer than the kernel,
-    for every candidate alike. Other systems have no mallopt, and are left as they are.
+    for every candidate alike. Systems without mallopt are left as they are.
     """
     library = ctypes.CDLL(None)
     if not hasattr(library, "mallopt"):
@@ -262,7 +262,7 @@ def kept_memory() -> Iterator[None]:
         return
     library.mallopt(TRIM_THRESHOLD[0], 2**31 - 1)
     library.mallopt(MMAP_MAX[0], 0)
-    torch.ones(KEPT, dtype=torch.uint8)  # written, so that its pages are there; and freed
+    torch.ones(KEPT, dtype=torch.uint8)  # written, so that its pages exist; then freed
     try:
         yield
     finally:
@@ -272,9 +272,9 @@ def kept_memory() -> Iterator[None]:
 
 
 def finish(rows: list[Row]) -> list[Row]:
-    """Add what Litz moves a second and, in memory, its share of what the fastest copy does.
+    """Add Litz's rate and, in memory, its fraction of the fastest copy's.
 
-    In a cache there is no such share: the cost of a call weighs more than the copy.
+    Not in a cache, where the cost of a call outweighs the copy.
     """
     copies = [row for row in rows if (row.case, row.variant) == (COPY, MEMORY)]
     fastest = max((rate(row, name) for row in copies for name in row.samples), default=None)

@@ -1,4 +1,4 @@
-"""Suite `memory`: what a call of each model of the zoo adds to the process at its peak.
+"""Suite `memory`: the memory that a call of each model of the zoo adds at its peak.
 
 In: nothing. Out: a case for each model. Example: `bert`.
 """

@@ -1,4 +1,4 @@
-"""Suite `train`: a step of training (forward, loss, backward, AdamW) of the models of the zoo.
+"""Suite `train`: a training step (forward, loss, backward, AdamW) of the models of the zoo.
 
 In: nothing. Out: for each model the time of a step, its peak of memory and a cold compile; and
 AdamW alone over 200 parameters. Example: `bert step`, `AdamW 200 parameters`.
@@ -24,7 +24,7 @@ FEW = ("gpt2", "mixer")
 # Half the width of the real models: a step takes three times as long as a call.
 MEDIUM = replace(BASE, hidden=384, heads=6, layers=2, image=112)
 PARAMETERS = 200
-# Of a transformer: projections, biases, norms, embeddings.
+# Shapes of a transformer: projections, biases, norms, embeddings.
 SHAPES = [(384, 384), (384,), (1536, 384), (1536,), (384, 1536), (1000, 384), (64, 3, 8, 8)]
 
 
@@ -35,7 +35,7 @@ def step(name: str, quick: bool) -> Program:
 
 
 def updates(count: int, foreach: bool) -> Program:
-    """AdamW over parameters of a few sizes."""
+    """AdamW over parameters of a few shapes."""
     torch.manual_seed(0)
     held = [torch.nn.Parameter(torch.randn(SHAPES[k % len(SHAPES)])) for k in range(count)]
     for parameter in held:

@@ -1,8 +1,8 @@
 """A text builder for LLVM IR: each call appends one instruction and returns its result.
 
-In: an algorithm, as calls. Out: `lines` (the body) and `declares` (what the module must hold
-beside it, each line once). Numbers may stand wherever an operand may: they become splats of the
-type of the operands beside them. Example:
+In: an algorithm, as calls. Out: `lines` (the body) and `declares` (the declarations that the
+module must hold, each once). A Python number may stand for any operand: it becomes a splat of the
+type of the operands beside it. Example:
 
     b = Builder(16, "f32")
     x = b.parameter("x")
@@ -37,7 +37,7 @@ class Type:
 
     @property
     def bits(self) -> int:
-        """Of one element."""
+        """The width of one element."""
         return _BITS.get(self.element) or int(self.element[1:])
 
     @property
@@ -52,7 +52,7 @@ class Type:
 
     @property
     def integer(self) -> Type:
-        """The integers of the same width: what the bits of a float are held in."""
+        """The integer type of the same width, which holds the bits of a float."""
         return self.of(f"i{self.bits}")
 
 
@@ -79,7 +79,7 @@ class Builder:
         self.type = Type(ELEMENT[dtype], lanes)
         self.lines: list[str] = []
         self.declares: set[str] = set()
-        self.functions: set[tuple[str, str, int]] = set()  # inline ones of the module, as called
+        self.functions: set[tuple[str, str, int]] = set()  # inline functions that are called
         self.block = "entry"
         self._count = 0
 
@@ -117,7 +117,7 @@ class Builder:
         return Value(splat(literal, type.element, type.lanes), type)
 
     def _lift(self, operands: Sequence[Operand]) -> list[Value]:
-        """Numbers take the type of the first operand that has one."""
+        """Python numbers take the type of the first operand that is a `Value`."""
         type = next((x.type for x in operands if isinstance(x, Value)), self.type)
         return [x if isinstance(x, Value) else self.constant(x, type) for x in operands]
 
@@ -172,11 +172,12 @@ class Builder:
         return self.intrinsic("copysign", x, sign)
 
     def at_most(self, x: Value, limit: float) -> Value:
-        """min(x, limit) that lets NaN pass: one instruction, as x86 gives its second operand."""
+        """min(x, limit) that propagates NaN: one x86 instruction, which returns its second operand
+        if either is NaN."""
         return self.select(self.compare("ogt", x, limit), limit, x)
 
     def at_least(self, x: Value, limit: float) -> Value:
-        """max(x, limit) that lets NaN pass."""
+        """max(x, limit) that propagates NaN."""
         return self.select(self.compare("olt", x, limit), limit, x)
 
     # Bits
@@ -202,7 +203,7 @@ class Builder:
     # Choice
 
     def compare(self, predicate: str, x: Operand, y: Operand) -> Value:
-        """`predicate` as LLVM spells it: `olt`, `uno`, ... of floats, `eq`, `slt`, ... of ints."""
+        """`predicate` is LLVM's name: `olt`, `uno`, ... of floats, `eq`, `slt`, ... of integers."""
         left, right = self._lift((x, y))
         opcode = "fcmp" if left.type.is_float else "icmp"
         return self.emit(f"{opcode} {predicate} {left}, {right.text}", left.type.of("i1"))
@@ -223,7 +224,7 @@ class Builder:
         return self.convert("bitcast", x, x.type.integer.element)
 
     def floats(self, x: Value) -> Value:
-        """The floats that these bits, 32 or 64 wide, are."""
+        """The floats that have these bits, 32 or 64 wide."""
         return self.convert("bitcast", x, "float" if x.type.bits == 32 else "double")
 
     # Calls
@@ -245,10 +246,10 @@ class Builder:
         return self.extern(f"llvm.{name}.{type.mangled}", type, *values)
 
     def libm(self, symbol: str, *args: Value) -> Value:
-        """Call a scalar function of libm as it is.
+        """Call a scalar function of libm, which LLVM must not recognise.
 
-        Not as one LLVM knows: it makes fmod(x, y) an frem without NaNs if x is finite and y is not
-        zero, though y may be NaN, and then leaves the result undefined.
+        LLVM makes fmod(x, y) an frem without NaNs if x is finite and y is not zero, though y may
+        be NaN, and then leaves the result undefined.
         """
         type = args[0].type
         self.declares.add(f"declare {type} @{symbol}({', '.join(str(x.type) for x in args)})")
@@ -281,7 +282,7 @@ class Builder:
     def branch_if(
         self, condition: Value, then: str, otherwise: str, *, rarely: bool = False
     ) -> None:
-        """`rarely` lays out the code of `then` behind the rest."""
+        """With `rarely`, the code of `then` is laid out behind the rest."""
         weights = ', !prof !{!"branch_weights", i32 1, i32 2000}' if rarely else ""
         self.lines.append(f"  br {condition}, label %{then}, label %{otherwise}{weights}")
 
@@ -299,7 +300,7 @@ class Builder:
         return self.emit(f"phi {type} {text}", type)
 
     def assign(self, register: Value, value: Value) -> None:
-        """Define `register`, which a phi above has named already, as `value`."""
+        """Define `register`, which a phi above already uses, as `value`."""
         self.lines.append(f"  {register.text} = bitcast {value} to {value.type}")
 
     def ret(self, value: Value) -> None:

@@ -1,14 +1,15 @@
-"""Checks: a comparison and a branch where all is well, a note on the stack where it is not.
+"""Runtime checks: a comparison and a branch if all is well, a note on the stack if not.
 
-In: which lanes fail, and the index and size of each. Out: a call of a function that LLVM inlines,
-so that nothing here has to know of blocks: behind its branch, lanes go to `noted`, memory of the
-kernel's own stack, and the index of those that fail becomes zero. When the kernel ends, and only if
-something is there, `@litz_note` brings a site and what its first failing lane had to the call's
-record, if that is still empty; `ir/checks.py` says what its words mean.
+In: the lanes that fail, and the index and size of each. Out: a call of a function that LLVM
+inlines, so that callers need not know of basic blocks. On failure it writes the lanes to `noted`,
+which is on the kernel's stack, and replaces the indices of the failing lanes by zero. When the
+kernel ends, and only if something was noted, `@litz_note` copies the site and the values of its
+first failing lane to the call's error record, if that is still empty. `ir/checks.py` says what its
+words mean.
 
     %i = call <8 x i64> @litz_check_8(<8 x i1> %bad, <8 x i64> %index, <8 x i64> %size, i64 7, ...)
 
-`noted` is the site, a bit for each lane that failed, the index of each lane, the size of each.
+`noted` holds the site, a bit for each lane that failed, each lane's index, and each lane's size.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from litz.codegen.llvm.builder import Builder, Type, Value
 
 WORD = Type("i64", 1)
 MOST_LANES = 256  # four vectors of bytes
-NOTED = f"[{2 + 2 * MOST_LANES} x i64]"
-CALLED = "@litz_check_"  # what the text of a function with checks holds
+CHECK_RECORD = f"[{2 + 2 * MOST_LANES} x i64]"
+CHECK_PREFIX = "@litz_check_"  # found in the text of every function with checks
 RARELY = '!prof !{!"branch_weights", i32 1, i32 2000}'
 
-NOTE = f"""
+REPORT_CHECK = f"""
 define internal void @litz_note(ptr %slot, ptr %noted) noinline cold nounwind {{
   %site = load i64, ptr %noted
   %record = load ptr, ptr %slot
@@ -46,7 +47,7 @@ done:
   ret void
 }}"""
 
-# Volatile, or LLVM would carry what is noted through the loop around it in registers.
+# Volatile, or LLVM would carry the note through the loop around it in registers.
 CHECK = f"""
 define internal WIDE @litz_check_LANES(KIND %bad, WIDE %index, WIDE %size, i64 %site,
                                        ptr %noted) alwaysinline nounwind {{
@@ -75,8 +76,8 @@ fine:
 def check_lanes(
     b: Builder, bad: Value, site: int, index: Value, size: Value, noted: Value
 ) -> Value:
-    """The index of each lane, zero in those that are bad, which are noted if there are any;
-    `index` and `size` have as many lanes."""
+    """The index of each lane, with zero in the bad ones, which are noted. `index` and `size` have
+    as many lanes as `bad`."""
     lanes = bad.type.lanes
     assert lanes <= MOST_LANES, f"{lanes} lanes, and room for {MOST_LANES}"
     b.declares.add(_check(lanes))
@@ -84,7 +85,7 @@ def check_lanes(
     if bad.type.lanes > 1:
         b.declares.add(f"declare i1 @{_reduced(bad.type)}({bad.type})")
     given = ", ".join(map(str, (bad, index, size, Value(str(site), WORD), noted)))
-    return b.emit(f"call {index.type} {CALLED}{bad.type.lanes}({given})", index.type)
+    return b.emit(f"call {index.type} {CHECK_PREFIX}{bad.type.lanes}({given})", index.type)
 
 
 def _reduced(kind: Type) -> str:
@@ -92,14 +93,14 @@ def _reduced(kind: Type) -> str:
 
 
 def _as_word(lanes: int) -> str:
-    """The first bad lane, counted in an integer of as many bits as there are lanes."""
+    """The number of the first bad lane, from an integer with one bit a lane, as an i64."""
     if lanes == 64:
         return "add i64 %first, 0"
     return f"{'trunc' if lanes > 64 else 'zext'} i{lanes} %first to i64"
 
 
 def _check(lanes: int) -> str:
-    """The function for as many lanes."""
+    """The check function for that many lanes."""
     kind = Type("i1", lanes)
     known = {
         "ANY": f"call i1 @{_reduced(kind)}({kind} %bad)" if lanes > 1 else "or i1 %bad, false",

@@ -1,14 +1,14 @@
-"""The memory of a kernel's own: on the stack where it is small, on the heap where it is not.
+"""A kernel's private memory: on the stack if it is small, on the heap if it is not.
 
-In: how much a kernel needs, and for what. Out: a pointer to a multiple of a cache line. A stack may
-have no more than 512 KB, in a thread of the program or in a worker of OpenMP's, and who calls a
-kernel has used some of it. So no piece of it is larger than `PIECE`, nor all of them than `WHOLE`;
-the rest is allocated when the kernel begins and freed when it ends. Example: a row of 60000 numbers
-in each of 16 lanes is
+In: how much a kernel needs, and for what. Out: a pointer aligned to a cache line. A stack may have
+no more than 512 KB, in a thread of the program or in a worker of OpenMP's, and the caller of a
+kernel has used some of it. So one array takes at most `MAX_STACK_ARRAY` bytes of it, and all
+together `MAX_STACK_FRAME`. The rest is allocated when the kernel begins and freed when it ends.
+Example: a row of 60000 numbers in each of 16 lanes is
 
     %0 = call ptr @malloc(i64 3840064)
 
-Should there be no memory left, the kernel runs no task and notes `MEMORY`, which the call raises.
+If there is no memory left, the kernel runs no task and notes `MEMORY`, which the call raises.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from litz.codegen.llvm.scope import Scopes
 POINTER = Type("ptr", 1)
 WORD = Type("i64", 1)
 CACHE_LINE = 64
-# Bytes of the stack: of one piece, and of all.
-PIECE, WHOLE = 1 << 15, 1 << 16
+# Bytes of the stack: of one array, and of all.
+MAX_STACK_ARRAY, MAX_STACK_FRAME = 1 << 15, 1 << 16
 
 
 class Frame:
@@ -29,14 +29,14 @@ class Frame:
     def __init__(self, b: Builder, scopes: Scopes) -> None:
         self.b, self.scopes = b, scopes
         self.on_stack = 0  # bytes so far
-        self.heap: list[tuple[Value, Value]] = []  # each piece, as allocated, and its bytes
-        self.checked = False  # whether it was looked at: from then on, no more is allocated
+        self.heap: list[tuple[Value, Value]] = []  # each allocation: its pointer and its bytes
+        self.checked = False  # whether allocations were tested for null; there are none afterwards
 
     def take(self, name: str, count: int, kind: Type) -> Value:
-        """Room for `count` of a type, from the function's entry on."""
+        """Memory for `count` elements of a type, allocated at the function's entry."""
         size, found = count * kind.lanes * max(kind.bits // 8, 1), f"%{self.b.fresh(name)}"
         entry = self.scopes.stack[0].lines
-        if size > PIECE or self.on_stack + size > WHOLE:
+        if size > MAX_STACK_ARRAY or self.on_stack + size > MAX_STACK_FRAME:
             wanted = Value(str(size + CACHE_LINE), WORD)
             entry[1:1] = self._allocation(found, wanted)
         else:
@@ -44,8 +44,8 @@ class Frame:
             entry.insert(1, f"  {found} = alloca [{count} x {kind}], align {CACHE_LINE}")
         return Value(found, POINTER)
 
-    def take_bytes(self, name: str, size: Value) -> Value:
-        """As many as only a call knows, from here on: a stack may be too small for them."""
+    def allocate_bytes(self, name: str, size: Value) -> Value:
+        """Memory of a size that only a call knows. On the heap: it may not fit a stack."""
         found = f"%{self.b.fresh(name)}"
         self.b.lines += self._allocation(found, self.b.add(size, CACHE_LINE))
         return Value(found, POINTER)

@@ -1,8 +1,8 @@
-"""What every kernel function has: its arguments, its scratch, its sizes, and a place for errors.
+"""The parts every kernel function has: its arguments, its scratch, its sizes, its error report.
 
-In: a `ScheduledKernel`. Out: `FunctionEmitter`, on which the emitters build. `args` holds one
-pointer a buffer, then one number a symbolic size, and last the error record. A size that is known
-is a number in the code; any other is read here, once, before the first loop.
+In: a `ScheduledKernel`. Out: `FunctionEmitter`, the base of all emitters. `args` holds one pointer
+a buffer, then one number a symbolic size, and last the error record. A known size is a constant in
+the code; any other is read once, before the first loop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import reduce
 
 from litz.codegen.llvm.builder import Builder, Type, Value
-from litz.codegen.llvm.checks import NOTE
+from litz.codegen.llvm.checks import REPORT_CHECK
 from litz.codegen.llvm.frame import POINTER
 from litz.codegen.llvm.ops import stored_type
 from litz.codegen.llvm.scope import I64, Scopes
@@ -23,7 +23,7 @@ from litz.ir.sizes import is_multiple
 
 
 class FunctionEmitter:
-    """The frame of one function."""
+    """The beginning and the end of one function."""
 
     def __init__(self, scheduled: ScheduledKernel, name: str) -> None:
         self.scheduled, self.kernel, self.name = scheduled, scheduled.kernel, name
@@ -33,12 +33,12 @@ class FunctionEmitter:
         self.scopes = Scopes(self.b)
         self.values = Values(self.b, self.scopes, self.choice.lanes)
         self.values.memory.asserts = self.choice.asserts
-        self.values.memory.past = self.choice.past
+        self.values.memory.non_temporal = self.choice.non_temporal
         self.values.memory.isa = self.choice.isa
         self.values.memory.written = {s.buffer for p in self.kernel.phases for s in p.stores}
         self.frame = self.values.frame
-        self.until = Value("%end", I64)  # what tasks run up to
-        self.rows: list[tuple[Value, Value]] = []  # scratch: where, and how many bytes
+        self.until = Value("%end", I64)  # the end of this call's tasks
+        self.rows: list[tuple[Value, Value]] = []  # scratch: its pointer and its bytes
         self.steps_in: dict[tuple[Expr, int], Value] = {}
 
     # -- arguments and scratch ---------------------------------------------------------------
@@ -51,7 +51,7 @@ class FunctionEmitter:
             self.scopes.bind(0, symbol, b.emit(f"load {kind}, {slot}", kind))
         flat = {buffer.name: buffer for buffer in (*written(self.kernel), *read(self.kernel))}
         for k in range(len(self.scheduled.arguments)):
-            if f"b{k}" in flat:  # what is read at a stride of zero alone is gone
+            if f"b{k}" in flat:  # not if its only reads, at a stride of zero, are gone
                 values.memory.pointers[flat[f"b{k}"]] = self._argument(k)
         self._place_scratch()
         values.memory.safe = b.emit("alloca i64, align 8", POINTER)
@@ -60,7 +60,7 @@ class FunctionEmitter:
         self._poison_scratch()
 
     def _place_scratch(self) -> None:
-        """Memory for one row of each; as many copies side by side as lanes if those are rows."""
+        """Memory for one row of each scratch buffer, or one row a lane if lanes are rows."""
         memory = self.values.memory
         copies = self.choice.lanes if self.choice.vector is not None else 1
         for row in self.kernel.scratch:
@@ -68,18 +68,18 @@ class FunctionEmitter:
             memory.local[row] = copies
 
     def _row_memory(self, row: Buffer, length: Expr, copies: int) -> Value:
-        """Scratch, aligned so that whole vectors load in one."""
+        """Scratch, aligned so that a whole vector is one load."""
         size = self.b.mul(self._size(length), row.dtype.bytes * copies)
         if length.is_const:
             kind = stored_type(row.dtype, 1)
             found = self.frame.take("row", length.number * copies, kind)
         else:
-            found = self.frame.take_bytes("row", size)
+            found = self.frame.allocate_bytes("row", size)
         self.rows.append((found, size))
         return found
 
     def _check_memory(self) -> None:
-        """Without the memory that it needs, a kernel runs none of its tasks."""
+        """Test the allocations: without its memory, a kernel runs none of its tasks."""
         b, flags, self.frame.checked = self.b, [], True
         for memory, wanted in self.frame.heap:
             flags.append(b.emit(f"icmp eq {memory}, null", Type("i1", 1)))
@@ -89,12 +89,12 @@ class FunctionEmitter:
             self.until = b.select(missing, Value("%begin", I64), self.until)
 
     def _poison_scratch(self) -> None:
-        """With `debug_poison_memory`: what nobody has written yet is NaN."""
+        """With `debug_poison_memory`: fill scratch with NaN before it is written."""
         if not self.choice.poison or not self.rows:
             return
         b = self.b
         b.declares.add("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
-        # Tasks are none if there is no memory.
+        # Without memory there are no tasks.
         self.scopes.open_if(b.compare("slt", Value("%begin", I64), self.until))
         for pointer, size in self.rows:
             b.lines.append(f"  call void @llvm.memset.p0.i64({pointer}, i8 -1, {size}, i1 false)")
@@ -107,13 +107,13 @@ class FunctionEmitter:
         return self.b.emit(f"load ptr, {self._slot(k)}", POINTER)
 
     def _report_errors(self) -> None:
-        """Behind all tasks, and only if a check has failed."""
+        """After all tasks: report a failed check, if there was one."""
         b, noted = self.b, self.values.noted
         if noted is not None:
             site = b.emit(f"load volatile i64, {noted}", I64)
             self.scopes.open_if(b.compare("ne", site, 0))
             slot = self._slot(len(self.scheduled.arguments) + len(self.scheduled.sizes))
-            b.declares.add(NOTE)
+            b.declares.add(REPORT_CHECK)
             b.lines.append(f"  call void @litz_note({slot}, {noted})")
             self.scopes.close()
         self.frame.free()
@@ -122,21 +122,21 @@ class FunctionEmitter:
     # -- sizes -------------------------------------------------------------------------------
 
     def _tail(self, n: Expr, rest: Value, stop: Value) -> Tail:
-        """How many lanes are left of the last vector."""
+        """How many lanes the last, partial vector has."""
         return n.number % self.choice.lanes if n.is_const else self.b.sub(stop, rest)
 
     def _size(self, n: Expr) -> Value:
-        """A size here: a number, or what the call says."""
+        """The value of a size: a constant, or an argument of the call."""
         return self._number(n.number) if n.is_const else self.values.value(n)
 
     def _multiple(self, n: Expr, end: Value, step: int) -> Value:
-        """The most whole steps in a size; steps are powers of two."""
+        """A size rounded down to whole steps; steps are powers of two."""
         if n.is_const:
             return self._number(n.number - n.number % step)
         if is_multiple(n, step):
             return end
         found = self.steps_in.get((n, step))
-        if found is None:  # one register, so that equal bounds are known to be equal
+        if found is None:  # one register, so that LLVM knows equal bounds to be equal
             self.scopes.select(0)
             found = self.steps_in[n, step] = self.b.emit(f"and {end}, {-step}", I64)
             self.scopes.select(self.scopes.depth)

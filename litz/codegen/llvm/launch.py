@@ -1,22 +1,26 @@
-"""Launches: LLVM IR that runs a few kernels as one piece of work, shared out over the threads.
+"""Launches: LLVM IR that runs several kernels as one, their work shared out over the threads.
 
 In: nothing. Out: `RUNTIME`, text that every module holds. A launch is { function, places of its
-arguments, how many, tasks, work }; tasks and work that depend on symbolic sizes are -1 - entry of
-the table. `@litz_run` puts the arguments of all launches side by side on the stack. Thread t of n
-takes the t-th n-th of each kernel that is worth all threads: its tasks take the same time, while
-how much work a kernel is beside another one is a guess. The work of small ones lies end to end, and
-a thread takes the t-th n-th of that, which may be a part of one kernel or many:
+arguments, number of arguments, tasks, work }. Tasks and work that depend on symbolic sizes are -1 -
+entry of the table. `@litz_run` puts the arguments of all launches side by side on the stack. A
+large kernel is shared by all threads: thread t of n takes the t-th n-th of its tasks, which take
+equal time, while the work of one kernel relative to another is only an estimate. The work of small
+kernels lies end to end, and a thread takes the t-th n-th of that: part of one kernel, or several:
 
     launch 0 (work 100)      launch 1 (work 20)  launch 2 (80)
     |--------------------|----|-----------------|
     thread 0             thread 1
+
+A batch is { first launch, how many, the arguments of all, whether one of them checks }.
+`@litz_run_batches` runs one after the other, up to one whose check failed. Batches are data, since
+LLVM takes half a millisecond for a function and more than linear time for a long one.
 """
 
 from __future__ import annotations
 
-# The work that is worth a thread.
+# The work that is worth a thread of its own.
 UNIT = 64
-# The work, times threads, of a kernel that all of them share.
+# A kernel is large if its work is at least this, times the number of threads.
 LARGE = 2 * UNIT
 
 RUNTIME = f"""
@@ -29,6 +33,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.umax.i64(i64, i64)
 
 %litz.launch = type {{ ptr, ptr, i64, i64, i64 }}
+%litz.batch = type {{ i64, i64, i64, i64 }}
 %litz.call = type {{ ptr, ptr, i64, i64 }}
 %litz.job = type {{ ptr, i64 }}
 
@@ -48,7 +53,7 @@ define internal i64 @litz_cut(i64 %number, i64 %me, i64 %all) alwaysinline #0 {{
   ret i64 %cut
 }}
 
-define internal void @litz_share(ptr %job, i64 %me, i64 %all) #0 {{
+define internal void @litz_thread_share(ptr %job, i64 %me, i64 %all) #0 {{
 entry:
   %calls = load ptr, ptr %job
   %count.at = getelementptr %litz.job, ptr %job, i32 0, i32 1
@@ -123,7 +128,7 @@ define internal void @litz_worker(ptr %job) #0 {{
   %all32 = call i32 @omp_get_num_threads()
   %me = zext i32 %me32 to i64
   %all = zext i32 %all32 to i64
-  call void @litz_share(ptr %job, i64 %me, i64 %all)
+  call void @litz_thread_share(ptr %job, i64 %me, i64 %all)
   ret void
 }}
 
@@ -201,11 +206,44 @@ ask:
   %alone = icmp ule i64 %threads, 1
   br i1 %alone, label %serial, label %parallel
 serial:
-  call void @litz_share(ptr %job, i64 0, i64 1)
+  call void @litz_thread_share(ptr %job, i64 0, i64 1)
   ret void
 parallel:
   %team = trunc i64 %threads to i32
   call void @GOMP_parallel(ptr @litz_worker, ptr %job, i32 %team, i32 0)
+  ret void
+}}
+
+define internal void @litz_run_batches(ptr %table, ptr %launches, ptr %batches, i64 %count,
+                                       i32 %most) #0 {{
+entry:
+  br label %next
+next:
+  %k = phi i64 [ 0, %entry ], [ %k.next, %ran ]
+  %more = icmp ult i64 %k, %count
+  br i1 %more, label %batch, label %done
+batch:
+  %first.at = getelementptr %litz.batch, ptr %batches, i64 %k, i32 0
+  %first = load i64, ptr %first.at
+  %own = getelementptr %litz.launch, ptr %launches, i64 %first
+  %many.at = getelementptr %litz.batch, ptr %batches, i64 %k, i32 1
+  %many = load i64, ptr %many.at
+  %pointers.at = getelementptr %litz.batch, ptr %batches, i64 %k, i32 2
+  %pointers = load i64, ptr %pointers.at
+  call void @litz_run(ptr %table, ptr %own, i64 %many, i64 %pointers, i32 %most)
+  %checks.at = getelementptr %litz.batch, ptr %batches, i64 %k, i32 3
+  %checks = load i64, ptr %checks.at
+  %checked = icmp ne i64 %checks, 0
+  br i1 %checked, label %look, label %ran
+look:
+  %record = load ptr, ptr %table
+  %site = load i64, ptr %record
+  %failed = icmp ne i64 %site, 0
+  br i1 %failed, label %done, label %ran
+ran:
+  %k.next = add i64 %k, 1
+  br label %next
+done:
   ret void
 }}
 """

@@ -1,4 +1,4 @@
-"""How types and constants are spelled in LLVM IR text.
+"""Types and constants as LLVM IR text.
 
 In: Python numbers and the dtype names of the loop IR. Out: text.
 Example: `float_literal(0.1, "f32")` is `0x3FB99999A0000000`: LLVM writes a float as the double of

@@ -1,8 +1,8 @@
-"""How accurate and how fast the inline math functions are: the table of `docs/math-accuracy.md`.
+"""Accuracy and speed of the inline math functions: the table of `docs/math-accuracy.md`.
 
 In: nothing. Out: `measure() -> [Row]` and `markdown(rows) -> str`. Each function is compiled for
 this machine and compared with float64 (f32) or with 60 digits (f64). Example:
-`Compiled("exp", "f32", 16)(array)` is exp of a NumPy array, through the IR that kernels inline;
+`Compiled("exp", "f32", 16)(array)` is exp of a NumPy array, by the IR that kernels inline.
 `python -m litz.codegen.llvm.math_accuracy > docs/math-accuracy.md` writes the page.
 """
 
@@ -56,7 +56,7 @@ def _loop(name: str, dtype: str, lanes: int) -> str:
 
 
 def optimized(name: str, dtype: str, lanes: int, machine: llvm.TargetMachine) -> llvm.ModuleRef:
-    """The verified module of `_loop` and its function, inlined, for `machine`."""
+    """The optimized module of `_loop` with its function inlined, for `machine`."""
     text, declares = definitions([(name, dtype, lanes)])
     module = llvm.parse_assembly("\n".join([text, _loop(name, dtype, lanes), *sorted(declares)]))
     module.verify()
@@ -75,7 +75,7 @@ class Compiled:
     ) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        # The engine owns its machine: one each.
+        # The engine owns its machine: each needs its own.
         machine = llvm.Target.from_default_triple().create_target_machine(
             cpu=cpu or llvm.get_host_cpu_name(),
             features=features if cpu else llvm.get_host_cpu_features().flatten(),
@@ -170,7 +170,7 @@ def samples(name: str, dtype: str, count: int, seed: int = 0) -> list[Array]:
 def ulp_error(got: Array, want: Array, rest: Array | float = 0.0) -> Array:
     """|got - (want + rest)| in units of the last place of `want` in the type of `got`.
 
-    Infinite where one is NaN and the other not, or where zeros differ in sign. Of f32 an infinity
+    Infinite where one is NaN and the other not, or where zeros differ in sign. For f32, an infinity
     counts as 2^128, the number after the largest.
     """
     form = FORMATS["f32" if got.dtype == np.float32 else "f64"]
@@ -191,7 +191,7 @@ def ulp_error(got: Array, want: Array, rest: Array | float = 0.0) -> Array:
 def _more_digits(name: str, operands: list[Array], want: Array) -> tuple[Array, Array]:
     """`want` from 60 digits, as a sum of two float64.
 
-    Where something is zero or not finite, `want` stays: mpmath knows no signed zero.
+    Where an operand or result is zero or not finite, `want` stays: mpmath has no signed zero.
     """
     high, low = want.copy(), np.zeros_like(want)
     exact = REFERENCES[name][1]
@@ -215,7 +215,7 @@ def errors(name: str, dtype: str, operands: list[Array], got: Array) -> Array:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: the stated and the largest error seen, and nanoseconds an element."""
+    """One line of the table: the stated error, the largest measured one, nanoseconds an element."""
 
     name: str
     dtype: str
@@ -227,7 +227,7 @@ class Row:
 
 
 def nanoseconds(call: Callable[[], object], elements: int, turns: int = 64) -> float:
-    """The best of several measurements: other processes only ever add."""
+    """The best of several measurements: other processes only add time."""
     best = float("inf")
     for _ in range(9):
         start = time.perf_counter_ns()

@@ -1,4 +1,4 @@
-"""Modules: all kernels of a graph in one LLVM module, with the math they use.
+"""Modules: all kernels of a graph in one LLVM module, with the math functions they use.
 
 In: a plan and its scheduled kernels. Out: `Source`: IR text and, for each kernel, how its function
 is called. Kernels of equal structure (identical layers) share one function.
@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from litz.codegen.llvm import math
-from litz.codegen.llvm.attention import AttentionEmitter
-from litz.codegen.llvm.attention_row import RowEmitter
-from litz.codegen.llvm.checks import CALLED
-from litz.codegen.llvm.columns import ColumnEmitter
+from litz.codegen.llvm.checks import CHECK_PREFIX
+from litz.codegen.llvm.column_reductions import ColumnReductionEmitter
+from litz.codegen.llvm.decode_attention import DecodeAttentionEmitter
+from litz.codegen.llvm.depthwise import DepthwiseEmitter
 from litz.codegen.llvm.driver import launches_of
 from litz.codegen.llvm.emit import KernelEmitter
-from litz.codegen.llvm.product import ProductEmitter
-from litz.codegen.llvm.row_product import RowProductEmitter
-from litz.codegen.llvm.window import WindowEmitter
+from litz.codegen.llvm.flash_attention import FlashAttentionEmitter
+from litz.codegen.llvm.gemm import GemmEmitter
+from litz.codegen.llvm.row_gemm import RowGemmEmitter
 from litz.ir.call_plan import KernelCall
 from litz.ir.checks import sites_of
-from litz.ir.product import product_phase
+from litz.ir.gemm import gemm_phase
 from litz.ir.program import Kernel, Plan, exprs_of, read, written
 from litz.ir.scheduled import ScheduledKernel
 from litz.ir.source import Source
@@ -30,8 +30,8 @@ from litz.target import CpuTarget
 
 
 def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: CpuTarget) -> Source:
-    """One function for each kernel that differs from all before it. The driver is not part of the
-    text yet: the call has to be planned first."""
+    """One function for each kernel that differs from all before it. The driver is added later:
+    the call has to be planned first."""
     functions = _Functions()
     calls = tuple(
         _called(kernel, scheduled, functions)
@@ -53,10 +53,10 @@ def emit_module(plan: Plan, kernels: list[ScheduledKernel], target: CpuTarget) -
 
 
 def _called(kernel: Kernel, scheduled: ScheduledKernel, functions: _Functions) -> KernelCall:
-    """Every way to run a kernel; one alone, if all of them come to the same."""
-    ways = [v.scheduled for v in scheduled.variants] or [scheduled]
-    names = [functions.name(way) for way in ways]
-    if len({(name, way.choice) for name, way in zip(names, ways, strict=True)}) == 1:
+    """A kernel with all its variants; with one, if all of them come to the same."""
+    versions = [v.scheduled for v in scheduled.variants] or [scheduled]
+    names = [functions.name(version) for version in versions]
+    if len({(name, version.choice) for name, version in zip(names, versions, strict=True)}) == 1:
         scheduled = replace(scheduled, variants=())
     launches = launches_of(scheduled, names)
     own = tuple(launch.function for launch in launches)
@@ -67,20 +67,20 @@ def _called(kernel: Kernel, scheduled: ScheduledKernel, functions: _Functions) -
     )
 
 
-# What a function, and those it calls, begin with until it has a name.
+# The prefix of a function, and of the functions it calls, until it has a name.
 NAME = "litz_function"
 
 
 class _Functions:
-    """Each function once: kernels of equal structure share one, and so do those that differ in the
-    names of their sizes alone, or in hints that changed nothing."""
+    """Each function once. Kernels of equal structure share one; so do kernels that differ only in
+    the names of their sizes, or in hints that changed nothing."""
 
     def __init__(self) -> None:
         self.known: dict[object, str] = {}
         self.texts: dict[str, str] = {}
         self.declares: set[str] = set()
         self.wanted: set[tuple[str, str, int]] = set()
-        self.may_fail: set[str] = set()  # those with checks
+        self.may_fail: set[str] = set()  # functions with checks
 
     def name(self, scheduled: ScheduledKernel) -> str:
         key = scheduled.structure
@@ -92,24 +92,26 @@ class _Functions:
             self.known[key] = self.texts.setdefault(text, fresh)
             self.declares |= emitter.b.declares
             self.wanted |= emitter.b.functions
-            if CALLED in text:
+            if CHECK_PREFIX in text:
                 self.may_fail.add(self.known[key])
         return self.known[key]
 
 
 def emitter_of(scheduled: ScheduledKernel) -> type[KernelEmitter]:
-    """Who writes a kernel."""
-    if scheduled.choice.product is not None:
-        among_rows = product_phase(scheduled.kernel) is not None
-        return RowProductEmitter if among_rows else ProductEmitter
+    """The emitter for a kernel."""
+    if scheduled.choice.gemm is not None:
+        among_rows = gemm_phase(scheduled.kernel) is not None
+        return RowGemmEmitter if among_rows else GemmEmitter
     if scheduled.choice.attention is not None:
-        return RowEmitter if scheduled.choice.attention.by_row else AttentionEmitter
-    if scheduled.choice.sliding is not None:
-        return WindowEmitter
-    return ColumnEmitter if scheduled.choice.by_rows else KernelEmitter
+        return (
+            DecodeAttentionEmitter if scheduled.choice.attention.by_row else FlashAttentionEmitter
+        )
+    if scheduled.choice.depthwise is not None:
+        return DepthwiseEmitter
+    return ColumnReductionEmitter if scheduled.choice.row_by_row else KernelEmitter
 
 
 def _identifier(name: str) -> str:
-    """The words of a kernel's name without its number: deduplicated kernels share it."""
+    """A kernel's name without its number, since equal kernels share the function."""
     words = name.partition("_")[2] or "kernel"
     return "".join(c if c.isalnum() else "_" for c in words)

@@ -1,8 +1,8 @@
-"""How LLVM spells each op of the table.
+"""Each op of the table as LLVM IR.
 
 In: a `Builder`, the IR type of the operands, and the operands. Out: one LLVM value.
-`SPELLING` covers every row of `litz.ir.ops.OPS`; functions named in `CALLED` are inline definitions
-from `litz.codegen.llvm.math`.
+`OP_EMITTERS` covers every row of `litz.ir.ops.OPS`; functions named in `INLINE_MATH` are inline
+definitions from `litz.codegen.llvm.math`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import partial
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
 from litz.codegen.llvm.literals import ELEMENT, is_number
-from litz.codegen.llvm.math import eighths
+from litz.codegen.llvm.math import fp8
 from litz.codegen.llvm.random import random_bits
 from litz.ir.checks import CHECK_OPS
-from litz.ir.dtypes import BF16, BOOL, EIGHTHS, F16, F32, F64, U8, DType
+from litz.ir.dtypes import BF16, BOOL, F16, F32, F64, FP8_DTYPES, U8, DType
 
-Spell = Callable[..., Value]
+OpEmitter = Callable[..., Value]
 
 # Ops that are calls of an inline math function of the same name.
-CALLED = frozenset(name for name, _ in math.BODIES)
+INLINE_MATH = frozenset(name for name, _ in math.BODIES)
 
 
 def _arithmetic(float_op: str, int_op: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
@@ -38,9 +38,10 @@ def _extreme(kind: str, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
 
 
 def _float_extreme(beats: str, b: Builder, x: Value, y: Value) -> Value:
-    """A comparison and a choice are one instruction of x86, which gives the second operand if one
-    is NaN. So a number that is none goes first; of any other, its own NaN is put back. Of zeros of
-    two signs the second is taken, as eager's vectors do; `llvm.maximum` would pay for the order."""
+    """A comparison and a select, which are one x86 instruction. That returns its second operand if
+    either is NaN, so a constant that is not NaN goes first; of any other first operand, its NaN is
+    put back. Of zeros of two signs the second is taken, as eager's vectors do; `llvm.maximum` would
+    take further instructions to order them."""
     first, second = (y, x) if is_number(y.text) else (x, y)
     chosen = b.select(b.compare(beats, first, second), first, second)
     if is_number(first.text):
@@ -116,7 +117,7 @@ def _modulo(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
 
 
 def _shift(left: bool, b: Builder, dtype: DType, x: Value, y: Value) -> Value:
-    """Amounts outside the width: all bits go out, as in eager; LLVM leaves them undefined."""
+    """Amounts outside the width shift all bits out, as in eager; LLVM leaves them undefined."""
     width = dtype.bits
     outside = b.compare("uge", y, width)
     if left:
@@ -133,7 +134,7 @@ def _where(b: Builder, dtype: DType, c: Value, x: Value, y: Value) -> Value:
 
 
 def _is_nan(b: Builder, dtype: DType, x: Value) -> Value:
-    """Of a half as it is stored, too: the value rules take its widening away."""
+    """Also of a stored half float: the value rules drop its widening."""
     wide = convert(b, x, dtype, dtype.compute)
     return b.compare("uno", wide, wide)
 
@@ -146,7 +147,7 @@ def _copysign(b: Builder, dtype: DType, x: Value, y: Value) -> Value:
     return b.copysign(x, y)
 
 
-SPELLING: dict[str, Spell] = {
+OP_EMITTERS: dict[str, OpEmitter] = {
     "add": partial(_arithmetic, "fadd", "add"),
     "sub": partial(_arithmetic, "fsub", "sub"),
     "mul": partial(_arithmetic, "fmul", "mul"),
@@ -178,13 +179,13 @@ SPELLING: dict[str, Spell] = {
     **{p: partial(_compare, p) for p in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
 
-# Spelled by the emitter itself, which knows the mask and where errors are noted.
+# Emitted by `Values`, which knows the mask and where errors are noted.
 CHECKED = frozenset({*CHECK_OPS, "remainder"})
 
 
 def computed_type(dtype: DType, lanes: int) -> Type:
-    """The LLVM type a value of this IR type is held in; bf16 and floats of
-    eight bits are held as their bits."""
+    """The LLVM type of a value of this IR type in registers; bf16 and fp8 are held as their
+    bits."""
     return Type("i16" if dtype is BF16 else ELEMENT[dtype.name], lanes)
 
 
@@ -194,7 +195,7 @@ def stored_type(dtype: DType, lanes: int) -> Type:
 
 
 def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
-    """A cast with C's meaning, as eager's: floats truncate to integers, bools are != 0."""
+    """A cast as in C and in eager: floats truncate to integers, bools are != 0."""
     if source is to:
         return x
     if source.is_narrow:
@@ -219,8 +220,8 @@ def convert(b: Builder, x: Value, source: DType, to: DType) -> Value:
 
 
 def _float_to_int(b: Builder, x: Value, source: DType, to: DType) -> Value:
-    """Small integers go through i32, as C's do; eager takes u8 through i64. Of an f32 that is the
-    same: what i32 does not hold has no bits in the lowest byte."""
+    """Small integers go through i32, as in C; eager takes u8 through i64. For f32 that makes no
+    difference: a float too large for i32 has zeros in its lowest byte."""
     bits = 64 if to.bits == 64 or (to is U8 and source is F64) else 32
     whole = _called(b, f"to_i{bits}", source, x, f"i{bits}")
     return whole if to.bits == bits else b.convert("trunc", whole, ELEMENT[to.name])
@@ -229,29 +230,29 @@ def _float_to_int(b: Builder, x: Value, source: DType, to: DType) -> Value:
 def _widened(b: Builder, x: Value, source: DType) -> Value:
     if source is BF16:
         return b.floats(b.shl(b.convert("zext", x, "i32"), 16))
-    if source in EIGHTHS:
-        return eighths.widened(b, x, source.name)
+    if source in FP8_DTYPES:
+        return fp8.widened(b, x, source.name)
     return extended(b, x)
 
 
 def extended(b: Builder, x: Value) -> Value:
-    """A float in the next wider type, behind a fence: of `where(x > 0, 0, x)` over a value that was
-    extended, LLVM 22 makes `where(x >= 0, 0, x)`, and so 0.0 of -0.0."""
+    """A float in the next wider type, behind a fence: without it, LLVM 22 turns `where(x > 0, 0,
+    x)` of an extended value into `where(x >= 0, 0, x)`, which makes 0.0 of -0.0."""
     wide = {"half": "float", "float": "double"}[x.type.element]
     return b.intrinsic("arithmetic.fence", b.convert("fpext", x, wide))
 
 
 def _narrowed(b: Builder, x: Value, to: DType) -> Value:
-    """By a function of the module, whose body may depend on the processor. A fence before f16:
-    LLVM 22 would make a copysign of halves out of one before the rounding, and round the sign, if
-    that was an f64 once, by a call that nobody defines."""
+    """Calls a function of the module, whose body may depend on the processor. A fence before f16:
+    LLVM 22 would turn a copysign before the rounding into one of halves, and round the sign
+    operand too. If that was extended to f64, the rounding is a call that nothing defines."""
     if to is F16:
         return b.convert("fptrunc", b.intrinsic("arithmetic.fence", x), "half")
     return _called(b, f"to_{to.name}", F32, x, computed_type(to, 1).element)
 
 
 def _called(b: Builder, name: str, dtype: DType, x: Value, element: str) -> Value:
-    """A call of a function of the module, which is noted as wanted."""
+    """Call a function of the module, and note that the module needs it."""
     lanes = x.type.lanes
     b.functions.add((name, dtype.name, lanes))
     return b.call(math.symbol(name, dtype.name, lanes), x.type.of(element), x)

@@ -1,7 +1,7 @@
 """Philox 4x32-10 as LLVM IR: random bits from a seed and a counter.
 
-In: seeds and counters, i64 in lanes. Out: 64 random bits a lane. Words are held in 64-bit lanes, so
-that a round's product of two 32-bit words is one multiplication.
+In: seeds and counters, i64 in lanes. Out: 64 random bits a lane. 32-bit words are kept in 64-bit
+lanes, so that a round's product of two words is one multiplication.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LOW = 0xFFFFFFFF
 
 
 def random_bits(b: Builder, dtype: DType, seed: Value, counter: Value) -> Value:
-    """Ten rounds; see `litz.ir.philox` for the meaning."""
+    """Ten rounds, as `litz.ir.philox` defines them."""
     k0, k1 = b.bit_and(seed, LOW), b.lshr(seed, 32)
     c0, c1 = b.bit_and(counter, LOW), b.lshr(counter, 32)
     c2 = c3 = b.constant(0, seed.type)

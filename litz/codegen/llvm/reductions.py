@@ -1,17 +1,17 @@
 """Reductions: accumulators in lanes, carried through a loop and folded at its end.
 
-In: a `reduce` node. Out: its finished value. Each unrolled copy of a loop body has an accumulator
-of its own, so that additions overlap; copies and lanes are folded in a fixed tree, so that the
+In: a `reduce` node. Out: its finished value. Each unrolled copy of a loop body has its own
+accumulator, so that additions overlap. Copies and lanes are folded in a fixed tree, so that the
 result does not depend on timing. Example: a row of 768 floats is summed in 4 vectors of 16.
 
-Long sums are put aside from time to time, as `runs.py` says.
+Long sums are flushed into f64 totals from time to time (`blocked_summation.py`).
 """
 
 from __future__ import annotations
 
+from litz.codegen.llvm.blocked_summation import BlockedSummation
 from litz.codegen.llvm.builder import Type, Value
-from litz.codegen.llvm.ops import SPELLING, computed_type, convert
-from litz.codegen.llvm.runs import Runs
+from litz.codegen.llvm.ops import OP_EMITTERS, computed_type, convert
 from litz.codegen.llvm.values import Values
 from litz.ir.checks import CHECK_OPS
 from litz.ir.dtypes import BOOL, F64
@@ -31,7 +31,7 @@ def stack_slot(values: Values, kind: Type, name: str) -> Value:
 
 
 def _may_fail(node: Expr) -> bool:
-    """Whether a point raises an error that eager would raise, needed or not."""
+    """Whether a point can raise an error that eager would raise, even if its value is not used."""
     divides = node.op in DIVISIONS and not node.dtype.is_float and not node.args[1].is_const
     return divides or node.op in CHECK_OPS
 
@@ -39,24 +39,31 @@ def _may_fail(node: Expr) -> bool:
 class Reduction:
     """One `reduce` node with its accumulators (and, for argmax, the positions they came from)."""
 
-    def __init__(self, values: Values, node: Expr, copies: int, lanes: int, runs: Runs) -> None:
+    def __init__(
+        self,
+        values: Values,
+        node: Expr,
+        copies: int,
+        lanes: int,
+        blocked_summation: BlockedSummation,
+    ) -> None:
         self.values, self.node = values, node
         self.kind: str = node.attr[0]
         self.spec = REDUCTIONS[self.kind]
         self.dtype = node.args[0].dtype
-        long = bool(runs.aside)
-        if self.spec.widens and runs.wide:
+        long = bool(blocked_summation.flush_every)
+        if self.spec.widens and blocked_summation.wide:
             long = long and self.dtype is F64
             self.dtype = F64
         self.type = computed_type(self.dtype, lanes)
         count = 1 if self.spec.gives_index else copies
         self.slots = [stack_slot(values, self.type, "acc") for _ in range(count)]
-        # A long sum of floats has a place for what was put aside, which `finish` then reads.
-        self.gathers = long and self.adds_floats
-        # What is folded at the end.
-        self.total = F64 if self.gathers or self.spec.widens else self.dtype
+        # A long sum of floats has a slot for flushed blocks, which `finish` then reads.
+        self.is_blocked = long and self.adds_floats
+        # The type that is folded at the end.
+        self.total = F64 if self.is_blocked or self.spec.widens else self.dtype
         self.total_type = computed_type(self.total, lanes)
-        self.aside = stack_slot(values, self.total_type, "aside") if self.gathers else None
+        self.flushed = stack_slot(values, self.total_type, "flushed") if self.is_blocked else None
         places = Type("i64", lanes)
         self.places = stack_slot(values, places, "at") if self.spec.gives_index else None
 
@@ -66,8 +73,8 @@ class Reduction:
 
     @property
     def guard(self) -> Expr | None:
-        """What must hold for a value to change anything: elsewhere it is the neutral one. Only what
-        axes alone say: nobody foresees a branch on data."""
+        """The condition outside of which a value is neutral and changes nothing. Only conditions on
+        axes alone: a branch on data would be mispredicted."""
         value, none = self.node.args[0], neutral(self.spec.combine, self.dtype)
         while value.op == "cast":
             (value,) = value.args
@@ -81,16 +88,16 @@ class Reduction:
 
     @property
     def nothing(self) -> Value:
-        """What an accumulator holds at first. With -0.0 an addition leaves every float as it is, so
-        that LLVM drops the first one; `finish` makes of what negative zeros come to a positive."""
+        """The initial value of an accumulator. Adding to -0.0 leaves every float as it is, so that
+        LLVM drops the first addition; `finish` turns a result of -0.0 into +0.0."""
         start = -0.0 if self.adds_floats else neutral(self.spec.combine, self.dtype)
         return self.values.b.constant(start, self.type)
 
     def start(self) -> None:
         b = self.values.b
         b.lines += [f"  store {self.nothing}, {slot}" for slot in self.slots]
-        if self.aside is not None:
-            b.lines.append(f"  store {b.constant(0, self.total_type)}, {self.aside}")
+        if self.flushed is not None:
+            b.lines.append(f"  store {b.constant(0, self.total_type)}, {self.flushed}")
         if self.places is not None:
             none = b.constant(-1, Type("i64", self.type.lanes))
             b.lines.append(f"  store {none}, {self.places}")
@@ -104,33 +111,34 @@ class Reduction:
         after = self._added(slot) if self.spec.widens else self._joined(slot)
         self.values.b.lines.append(f"  store {after}, {slot}")
 
-    def _held(self, slot: Value) -> Value:
+    def _accumulator(self, slot: Value) -> Value:
         return self.values.b.emit(f"load {self.type}, {slot}", self.type)
 
     def _lanewise(self, element: Expr) -> Value:
         value = self.values.value(element)
-        return self.values.spread(value) if self.type.lanes > 1 else value
+        return self.values.broadcast(value) if self.type.lanes > 1 else value
 
     def _joined(self, slot: Value) -> Value:
-        """The accumulator with the element, or behind the end of the row with nothing."""
+        """The accumulator combined with the element, or with the neutral value after the row's
+        end."""
         value = self._lanewise(self.node.args[0])
         if self.values.mask is not None and self.type.lanes > 1:
             value = self.values.b.select(self.values.mask, value, self.nothing)
-        return self.combined(self._held(slot), value)
+        return self.combined(self._accumulator(slot), value)
 
     def _added(self, slot: Value) -> Value:
-        """The same for a `wide_sum`: products in it are not rounded by themselves."""
+        """The same for a `wide_sum`: a product in it is not rounded on its own."""
         b, (element,) = self.values.b, self.node.args
         factors = element.args if element.op == "mul" else (element,)
         given = [self._lanewise(cast(factor, self.dtype)) for factor in factors]
-        before = self._held(slot)
+        before = self._accumulator(slot)
         after = b.intrinsic("fma", *given, before) if len(given) > 1 else b.add(before, *given)
         if self.values.mask is None or self.type.lanes == 1:
             return after
         return b.select(self.values.mask, after, before)
 
     def combined(self, x: Value, y: Value) -> Value:
-        return SPELLING[self.spec.combine](self.values.b, self.dtype, x, y)
+        return OP_EMITTERS[self.spec.combine](self.values.b, self.dtype, x, y)
 
     def _update_place(self, value: Value) -> None:
         b, values = self.values.b, self.values
@@ -138,7 +146,7 @@ class Reduction:
         axes: tuple[Expr, ...] = self.node.attr[1]
         position = ravel(axes, tuple(a.extent for a in axes))
         here = values.value(position)
-        here = values.spread(here) if self.type.lanes > 1 else here
+        here = values.broadcast(here) if self.type.lanes > 1 else here
         best = b.emit(f"load {self.type}, {self.slots[0]}", self.type)
         where = b.emit(f"load {here.type}, {self.places}", here.type)
         better = self._better(value, here, best, where)
@@ -148,11 +156,11 @@ class Reduction:
         b.lines.append(f"  store {b.select(better, here, where)}, {self.places}")
 
     def _better(self, value: Value, here: Value, best: Value, where: Value) -> Value:
-        """NaN beats all, then the extreme, then the first position; -1 is no position yet."""
+        """NaN beats all, then the extreme, then the first position; -1 means no position yet."""
         b = self.values.b
         predicate = "gt" if self.spec.combine == "max" else "lt"
-        beats = SPELLING[predicate](b, self.dtype, value, best)
-        ties = SPELLING["eq"](b, self.dtype, value, best)
+        beats = OP_EMITTERS[predicate](b, self.dtype, value, best)
+        ties = OP_EMITTERS["eq"](b, self.dtype, value, best)
         if self.dtype.is_float:
             new_nan, old_nan = b.compare("uno", value, value), b.compare("uno", best, best)
             beats = b.bit_or(beats, b.bit_and(new_nan, b.bit_xor(old_nan, 1)))
@@ -160,31 +168,31 @@ class Reduction:
         # Unsigned, so that "no position" loses every tie.
         return b.bit_or(beats, b.bit_and(ties, b.compare("ult", here, where)))
 
-    def put_aside(self) -> None:
-        """Add the sums so far to what was put aside, and begin again."""
+    def flush(self) -> None:
+        """Add the sums so far to the flushed total, and begin again."""
         b = self.values.b
-        assert self.aside is not None
-        before = b.emit(f"load {self.total_type}, {self.aside}", self.total_type)
+        assert self.flushed is not None
+        before = b.emit(f"load {self.total_type}, {self.flushed}", self.total_type)
         after = self.combined(before, self.widened(self._folded()))
-        b.lines.append(f"  store {after}, {self.aside}")
+        b.lines.append(f"  store {after}, {self.flushed}")
         b.lines += [f"  store {self.nothing}, {slot}" for slot in self.slots]
 
     def widened(self, value: Value) -> Value:
-        """An accumulator as what is folded."""
+        """An accumulator, in the type of the total."""
         return convert(self.values.b, value, self.dtype, self.total)
 
     def rounded(self, value: Value) -> Value:
-        """What was folded, in the type of the node."""
+        """A total, in the type of the node."""
         wide = self.spec.gives_index or self.total is self.node.dtype
         return value if wide else convert(self.values.b, value, self.total, self.node.dtype)
 
     def join_copies(self) -> None:
-        """Fold the copies into the first, which alone goes on."""
+        """Fold the copies into the first, which alone is used from here on."""
         self.values.b.lines.append(f"  store {self._folded()}, {self.slots[0]}")
 
     def _folded(self) -> Value:
-        """What the copies hold together."""
-        parts = [self._held(slot) for slot in self.slots]
+        """The copies combined."""
+        parts = [self._accumulator(slot) for slot in self.slots]
         while len(parts) > 1:
             pairs = [self.combined(x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
             parts = pairs + parts[len(pairs) * 2 :]
@@ -194,8 +202,8 @@ class Reduction:
         """The finished value: copies folded, and lanes too unless each lane is its own row."""
         b = self.values.b
         total = self.widened(self._folded())
-        if self.aside is not None:
-            before = b.emit(f"load {self.total_type}, {self.aside}", self.total_type)
+        if self.flushed is not None:
+            before = b.emit(f"load {self.total_type}, {self.flushed}", self.total_type)
             total = self.combined(before, total)
         if self.places is not None:
             where = b.emit(
@@ -203,7 +211,7 @@ class Reduction:
             )
             return self._fold_places(total, where) if fold_lanes else where
         total = self._fold(total) if fold_lanes else total
-        if self.adds_floats and self.aside is None:  # what is put aside begins with zero
+        if self.adds_floats and self.flushed is None:  # a flushed total begins with +0.0
             total = b.add(total, b.constant(0.0, total.type))
         return self.rounded(total)
 

@@ -1,35 +1,35 @@
-"""Scans: what has been combined so far, carried from one turn of a loop to the next.
+"""Scans: the elements combined so far, carried from one turn of a loop to the next.
 
-In: a `scan` node. Out: `step`, which takes in the element of this turn and gives the value up to
-it. With rows in lanes, each lane carries its own. A turn waits for the one before it, so a step
-keeps short what lies between the old carry and the new. Example: a running sum loads its
-accumulator, adds, stores it, and gives the sum.
+In: a `scan` node. Out: `step`, which combines the element of this turn and returns the result up to
+it. With rows in lanes, each lane carries its own. A turn waits for the one before it, so the path
+from the old carry to the new one is kept short. Example: a running sum loads its accumulator, adds,
+stores it, and returns the sum.
 """
 
 from __future__ import annotations
 
 from litz.codegen.llvm.builder import Type, Value
-from litz.codegen.llvm.ops import SPELLING, computed_type
+from litz.codegen.llvm.ops import OP_EMITTERS, computed_type
 from litz.codegen.llvm.reductions import stack_slot
 from litz.codegen.llvm.values import Values
 from litz.ir.dtypes import F32, F64, I32, I64, DType
 from litz.ir.expr import Expr
 from litz.ir.ops import SCANS, neutral
 
-# The integers that hold the order of each float type.
+# The integer type that each float type is ordered by.
 ORDERED: dict[DType, DType] = {F32: I32, F64: I64}
 
 
 class Scan:
-    """One `scan` node with what it carries: an accumulator and, for some kinds, one thing more."""
+    """One `scan` node and its carries: an accumulator and, for some kinds, a second value."""
 
     def __init__(self, values: Values, node: Expr, lanes: int) -> None:
         self.values, self.node, self.spec = values, node, SCANS[node.attr]
         self.dtype = node.args[0].dtype
         self.type = computed_type(self.dtype, lanes)
         self.is_extreme = self.spec.name in ("max", "min", "argmax", "argmin")
-        # Extremes compare integers, and carry the element or its position beside them. Behind
-        # the maximum of a sum of exponentials goes the sum.
+        # max and min compare integers, and carry the element or its position as a second value.
+        # logsumexp carries the maximum, and the sum of exponentials as the second.
         self.key = ORDERED[self.dtype] if self.is_extreme and self.dtype.is_float else self.dtype
         self.carry_type = computed_type(self.key, lanes)
         self.second_type = Type("i64", lanes) if self.spec.gives_index else self.type
@@ -42,13 +42,13 @@ class Scan:
         self._store(b.constant(0, self.second_type), self.second)
 
     def step(self, value: Value) -> Value:
-        """Take in the element of this turn."""
+        """Combine the element of this turn."""
         if self.spec.name == "logsumexp":
             return self._step_log(value)
         if self.is_extreme:
             return self._step_extreme(value)
         before = self._load(self.carry, value.type)
-        after = SPELLING[self.spec.combine](self.values.b, self.dtype, before, value)
+        after = OP_EMITTERS[self.spec.combine](self.values.b, self.dtype, before, value)
         self._store(after, self.carry)
         return after
 
@@ -59,23 +59,23 @@ class Scan:
         self.values.b.lines.append(f"  store {value}, {slot}")
 
     def _step_extreme(self, value: Value) -> Value:
-        """What is no worse than all before it is the new extreme: of equals the last one counts."""
+        """An element no worse than all before it is the new extreme: among equals the last wins."""
         b = self.values.b
         key = self._ordered(value) if self.dtype.is_float else value
         wanted = value
         if self.spec.gives_index:
             wanted = self.values.value(self.node.args[1])
-            wanted = self.values.spread(wanted) if value.type.lanes > 1 else wanted
+            wanted = self.values.broadcast(wanted) if value.type.lanes > 1 else wanted
         best, held = self._load(self.carry, key.type), self._load(self.second, wanted.type)
         predicate = "ge" if self.spec.combine == "max" else "le"
-        better = SPELLING[predicate](b, self.key, key, best)
+        better = OP_EMITTERS[predicate](b, self.key, key, best)
         held = b.select(better, wanted, held)
         self._store(b.select(better, key, best), self.carry)
         self._store(held, self.second)
         return held
 
     def _ordered(self, x: Value) -> Value:
-        """Integers in the order of the floats: both zeros are one, NaN is beyond all.
+        """Integers in the order of the floats: both zeros are equal, NaN is beyond all.
 
         They are compared in one cycle, where floats take four and NaN a second comparison.
         """
@@ -89,13 +89,13 @@ class Scan:
     def _step_log(self, value: Value) -> Value:
         """log(sum of exp) = m + log(s), m the maximum so far and s the sum of exp(x - m).
 
-        A new maximum scales s down, anything else adds to it: one exponential a turn, and the
-        logarithm is nothing that the next turn waits for. A NaN stays in s.
+        A new maximum scales s down, anything else adds to it: one exponential a turn. The next
+        turn does not wait for the logarithm. A NaN stays in s.
         """
         b = self.values.b
         largest, total = self._load(self.carry, value.type), self._load(self.second, value.type)
         distance = b.neg(b.abs(b.sub(value, largest)))
-        # Equal infinities have no distance.
+        # Two equal infinities are at distance 0, not NaN.
         distance = b.select(b.compare("oeq", value, largest), 0.0, distance)
         part = self.values.call("exp", self.dtype, [distance])
         grows = b.compare("ogt", value, largest)

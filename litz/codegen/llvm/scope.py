@@ -1,9 +1,9 @@
 """Scopes: where in a function each instruction goes.
 
-In: loops opened and closed. Out: lines in order. Every open loop has a scope with its own lines; an
-instruction that does not depend on a loop is written into the scope around it, which comes before
-it: that is all of loop-invariant code motion. Example: the reciprocal of a row's sum is written
-beside the row loop, not inside the loop over its columns.
+In: loops opened and closed. Out: lines in order. Every open loop has a scope with its own lines. An
+instruction that does not depend on a loop is written into the scope around it, which comes first:
+that is all of loop-invariant code motion. Example: the reciprocal of a row's sum is written in the
+scope of the row, not inside the loop over its columns.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ I64 = Type("i64", 1)
 
 @dataclass
 class Scope:
-    """A loop body, a branch or the function: its lines, the block they end in, what is known there.
+    """A loop body, a branch or the function: its lines, their last block, the values known there.
 
-    `enter` and `leave` are written around the lines when it closes, into the scope outside, which
-    then goes on in the block `after`.
+    When it closes, `enter`, the lines and `leave` are appended to the scope outside, which then
+    continues in the block `after`.
     """
 
     lines: list[str]
@@ -30,7 +30,7 @@ class Scope:
     leave: tuple[str, ...] = ()
     after: str = ""
     values: dict[Expr, Value] = field(default_factory=dict)
-    spreads: dict[str, Value] = field(default_factory=dict)  # scalars copied to all lanes
+    broadcasts: dict[str, Value] = field(default_factory=dict)  # scalars copied to all lanes
 
 
 class Scopes:
@@ -71,7 +71,7 @@ class Scopes:
         rolled: bool = False,
     ) -> Value:
         """Begin `for (i = start; i < end; i += step)`; with whole_steps, while i + step <= end.
-        A rolled loop stays as it is: LLVM does not write several turns out."""
+        A rolled loop is not unrolled by LLVM."""
         name = self.builder.fresh("loop")
         counter = Value(f"%{name}.i", I64)
         by = step.text if isinstance(step, Value) else step

@@ -1,7 +1,7 @@
-"""How accurate and how fast the special functions are: the second table of `docs/math-accuracy.md`.
+"""Accuracy and speed of the special functions: the second table of `docs/math-accuracy.md`.
 
 In: nothing. Out: `measure() -> [Row]`, each function of `SPECIAL` against mpmath, on points spread
-over where it has something to show. Example: `errors("j0", "f64", points("j0", "f64", 99))`.
+over the range where it is interesting. Example: `errors("j0", "f64", points("j0", "f64", 99))`.
 `python -m litz.codegen.llvm.special_accuracy >> docs/math-accuracy.md` adds it to the page.
 """
 
@@ -23,8 +23,8 @@ from litz.ir.special import EXACT
 _NUMPY: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
 _BITS = 120
 
-# Where the points lie: evenly in the first span, and in powers of ten, of either sign if the first
-# span has both.
+# The points of each function: evenly spread over the first span, and over powers of ten in the
+# second, with both signs if the first span has both.
 SPANS: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "lgamma": ((-30.5, 5.0), (-30, 30)),
     "digamma": ((-30.5, 5.0), (-30, 30)),
@@ -63,7 +63,7 @@ _TORCH: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def points(name: str, dtype: str, count: int, seed: int = 0) -> list[Array]:
-    """Operands; the s of `zeta` are integers for the most part."""
+    """Operands; the s of `zeta` is mostly an integer."""
     random = np.random.default_rng(seed)
     (low, high), exponents = SPANS[name]
     powers = 10.0 ** random.uniform(*exponents, count)

@@ -1,7 +1,7 @@
-"""Stores, and what loads and stores share: where buffers lie, whether a place is inside of one.
+"""Stores, and the part that loads and stores share: buffer addresses and bounds checks.
 
-In: a value and a flat index. Out: the instructions that write it: one element, a vector side by
-side, a vector past the caches, or lane by lane. The last, partial vector of a loop is masked.
+In: a value and a flat index. Out: the instructions that write it: one element, a contiguous vector,
+a non-temporal vector, or a scatter. The last, partial vector of a loop is masked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """The buffers of one kernel. `pointers` is where each lies; `local` holds scratch, with the
+    """The buffers of one kernel. `pointers` has the address of each; `local` has scratch, with its
     number of copies side by side: one a lane if lanes are rows."""
 
     def __init__(self, values: Values) -> None:
@@ -31,36 +31,38 @@ class Stores:
         self.pointers: dict[Buffer, Value] = {}
         self.local: dict[Buffer, int] = {}
         self.written: set[Buffer] = set()
-        self.past: tuple[str, ...] = ()  # buffers that whole vectors are written to past caches
+        self.non_temporal: tuple[
+            str, ...
+        ] = ()  # buffers whose whole vectors are written with non-temporal stores
         self.isa = ""  # the instruction set
-        self.safe: Value | None = None  # a zero that guarded scalars read instead
-        self.asserts = False  # whether every access is held against its buffer's bounds
-        self.in_order = False  # whether LLVM must leave loads of vectors in the order they have
-        # What stores were written for: a buffer and its flat index, or all that goes to a buffer.
+        self.safe: Value | None = None  # address of a zero that guarded scalars read instead
+        self.asserts = False  # whether every access is checked against its buffer's bounds
+        self.in_order = False  # whether LLVM must keep the order of vector loads
+        # The stores emitted so far: (buffer, flat index), or (buffer, None) for all of a buffer.
         self.emitted: set[Place] = set()
 
     def store(self, buffer: Buffer, index: Expr, value: Value, dtype: DType) -> None:
-        """Write a value here: one element, a vector side by side, or lane by lane."""
+        """Write a value: one element, a contiguous vector, or a scatter."""
         self.emitted.add((buffer, index))
         copies = self.local.get(buffer, 1)
         if copies > 1:
             place = self._inside(buffer, self.v.value(index), None)
             address = self._address(buffer, self.v.b.mul(place, copies))
-            self._write(address, self._to_memory(dtype, self.v.spread(value)))
+            self._write(address, self._to_memory(dtype, self.v.broadcast(value)))
             return
         if not self.v.varies(index):
             place = self._inside(buffer, self.v.value(index), None)
             self._write(self._address(buffer, place), self._to_memory(dtype, value))
             return
-        stored = self._to_memory(dtype, self.v.spread(value))
+        stored = self._to_memory(dtype, self.v.broadcast(value))
         found = coefficient(index, self.v.vector) if self.v.vector is not None else None
         if found is not None and found[0].is_const and found[0].attr == 1:
             assert self.v.base is not None
             place = self.v.b.add(self.v.value(found[1]), self.v.base)
             place = self._inside(buffer, place, self.v.mask, self.v.lanes)
             address = self._address(buffer, place)
-            if self.v.mask is None and buffer.name in self.past:
-                self._write_past(address, stored)
+            if self.v.mask is None and buffer.name in self.non_temporal:
+                self._write_non_temporal(address, stored)
             else:
                 self._masked_write("store", address, stored)
             return
@@ -78,15 +80,15 @@ class Stores:
     def _write(self, address: Value, value: Value) -> None:
         self.v.b.lines.append(f"  store {value}, {address}, align {self._bytes(value)}")
 
-    def _write_past(self, address: Value, value: Value) -> None:
-        """A whole vector, at a multiple of its size, that leaves the caches alone."""
+    def _write_non_temporal(self, address: Value, value: Value) -> None:
+        """A whole vector, aligned to its size, that bypasses the caches."""
         size = self._bytes(value) * value.type.lanes
         text = f"store {value}, {address}, align {size}, !nontemporal !{{i32 1}}"
         self.v.b.lines.append(f"  {text}")
 
     def fence(self) -> None:
-        """Stores past the caches are seen by others in any order, unless they are waited for."""
-        if self.past:
+        """Other threads see non-temporal stores in any order, unless a fence waits for them."""
+        if self.non_temporal:
             symbol = ISAS[self.isa].nontemporal_fence
             self.v.b.declares.add(f"declare void @{symbol}()")
             self.v.b.lines.append(f"  call void @{symbol}()")
@@ -102,7 +104,7 @@ class Stores:
             self._write(address, value)
             return
         if self.v.tail == 1:
-            # One lane is a scalar. LLVM 22 must not find that out by itself: it joins a masked
+            # One lane is a scalar store. LLVM 22 must not simplify it itself: it joins a masked
             # store of one known lane with the truncation before it and writes the wide element.
             self._write(self._first_lane(address), self._first_lane(value))
             return
@@ -113,7 +115,7 @@ class Stores:
         self._masked_call(symbol, Type("void", 1), value, address, align, mask)
 
     def _masked_call(self, symbol: str, result: Type, *args: Value) -> Value:
-        """The alignment must be an immediate: its operand is declared so."""
+        """The alignment must be an immediate: its parameter is declared as such."""
         types = ", ".join(
             f"{a.type} immarg" if a.type.element == "i32" and a.type.lanes == 1 else str(a.type)
             for a in args
@@ -128,16 +130,16 @@ class Stores:
     def _inside(self, buffer: Buffer, place: Value, mask: Value | None, lanes: int = 1) -> Value:
         """With `debug_index_asserts`: note an access outside the buffer, and access element zero.
 
-        `lanes` elements from `place` on are accessed, of those the ones that `mask` names.
+        `lanes` elements from `place` on are accessed, those that `mask` selects.
         """
         if not self.asserts:
             return place
         b, places = self.v.b, place
         if lanes > 1:
             level = self.v.scopes.selected
-            spread = self.v.spread(place, level)
+            broadcast = self.v.broadcast(place, level)
             self.v.scopes.select(level)
-            places = b.add(spread, self.v.iota(1))
+            places = b.add(broadcast, self.v.iota(1))
         limit = self._limit(buffer, places)
         outside = b.compare("uge", places, limit)
         if mask is not None:
@@ -147,13 +149,13 @@ class Stores:
         return b.select(bad, b.constant(0, place.type), place)
 
     def _limit(self, buffer: Buffer, places: Value) -> Value | int:
-        """The elements of a buffer, as often as there are places."""
+        """The number of elements of a buffer, in as many lanes as `places`."""
         count = buffer.shape[0]
         if count.is_const:
             return count.number
         level = self.v.scopes.selected
         limit = self.v.value(count)
-        limit = self.v.spread(limit, 0) if places.type.lanes > 1 else limit
+        limit = self.v.broadcast(limit, 0) if places.type.lanes > 1 else limit
         self.v.scopes.select(level)
         return limit
 

@@ -1,7 +1,7 @@
-"""Values: an expression becomes instructions, each in the outermost scope where it can stand.
+"""Values: an expression becomes instructions, each in the outermost scope where it can be computed.
 
-In: an `Expr`, the open scopes and the axis that runs in lanes. Out: an LLVM value, scalar if the
-expression is the same in all lanes, a vector if it is not. Example: with j0 in 16 lanes,
+In: an `Expr`, the open scopes and the axis in lanes. Out: an LLVM value, a scalar if the expression
+is the same in all lanes, a vector if it is not. Example: with j0 in 16 lanes,
 `b0[o0 * 768 + j0]` is one load of sixteen floats at an address whose row part was computed outside.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from litz.codegen.llvm import math
 from litz.codegen.llvm.builder import Builder, Type, Value
-from litz.codegen.llvm.checks import NOTED, check_lanes
+from litz.codegen.llvm.checks import CHECK_RECORD, check_lanes
 from litz.codegen.llvm.frame import Frame
 from litz.codegen.llvm.memory import Memory
-from litz.codegen.llvm.ops import CALLED, SPELLING, computed_type, convert
+from litz.codegen.llvm.ops import INLINE_MATH, OP_EMITTERS, computed_type, convert
 from litz.codegen.llvm.scope import Scopes
 from litz.ir.checks import CHECK_OPS, DIVISOR, Site
 from litz.ir.dtypes import DType
@@ -25,14 +25,14 @@ from litz.ir.magnitude import is_exact
 INDEX = Type("i64", 1)
 
 
-# How many lanes are inside the loop in its last, partial vector: known, or known to a call alone;
+# How many lanes of the last, partial vector are inside the loop: known now, or only at the call;
 # None if the vector is whole.
 Tail = int | Value | None
 
 
 class Values:
-    """Emits expressions. `vector` is the axis in lanes, `base` its first lane's value; `mask` says
-    which lanes are inside the loop in its last, partial vector."""
+    """Emits expressions. `vector` is the axis in lanes, `base` its value in the first lane; `mask`
+    has the lanes of the last, partial vector that are inside the loop."""
 
     def __init__(self, builder: Builder, scopes: Scopes, lanes: int) -> None:
         self.b, self.scopes, self.lanes = builder, scopes, lanes
@@ -44,19 +44,19 @@ class Values:
         self.row_level = 0
         self.memory = Memory(self)
         self.frame = Frame(builder, scopes)
-        self.scans: dict[Expr, Callable[[Value], Value]] = {}  # each takes in one more element
-        self.noted: Value | None = None  # where a failed check is kept, once there is a check
+        self.scans: dict[Expr, Callable[[Value], Value]] = {}  # each combines one more element
+        self.noted: Value | None = None  # the note of a failed check, once there is a check
         self._facts: dict[Expr, tuple[bool, bool]] = {}
 
-    # -- what is known of a node -------------------------------------------------------------
+    # -- facts about a node ------------------------------------------------------------------
 
     def set_vector(self, variable: Expr | None, base: Value | None, tail: Tail) -> None:
         self.vector, self.base, self.tail, self.mask = variable, base, tail, None
         if isinstance(tail, Value):
-            # Half as wide as the counter is enough, and twice as quick to compare.
+            # 32 bits are enough, and compared twice as fast as the counter's 64.
             numbers = ", ".join(f"i32 {k}" for k in range(self.lanes))
             lanes = Value(f"<{numbers}>" if self.lanes > 1 else "0", Type("i32", self.lanes))
-            left = self.spread(self.b.convert("trunc", tail, "i32"))
+            left = self.broadcast(self.b.convert("trunc", tail, "i32"))
             self.mask = self.b.compare("slt", lanes, left)
         elif tail is not None:
             bits = ", ".join(f"i1 {int(k < tail)}" for k in range(self.lanes))
@@ -64,7 +64,7 @@ class Values:
         self._facts.clear()
 
     def facts(self, node: Expr) -> tuple[bool, bool]:
-        """(depends on what this row computed before, differs from lane to lane)."""
+        """(depends on values computed in this row, differs from lane to lane)."""
         known = self._facts.get(node)
         if known is not None:
             return known
@@ -91,7 +91,7 @@ class Values:
         elif node.op in ("reduce", "scan"):
             state = True
             outer = self.vector is not None and self.axis_level.get(self.vector) == self.row_level
-            # Row by row, a finished reduction is one number; lane by lane, one number a lane.
+            # With a row in lanes, a finished reduction is one number; with lanes as rows, one each.
             varies = outer if node.op == "reduce" else varies
         return state, varies
 
@@ -99,7 +99,7 @@ class Values:
         return self.facts(node)[1]
 
     def level(self, node: Expr) -> int:
-        """The outermost scope in which everything the node needs is known."""
+        """The outermost scope in which all operands of the node are known."""
         level = max((self.axis_level[a] for a in node.axes), default=0)
         state, varies = self.facts(node)
         if varies and self.vector is not None:
@@ -109,7 +109,7 @@ class Values:
     # -- emission ----------------------------------------------------------------------------
 
     def value(self, root: Expr) -> Value:
-        """The value of an expression here; every node once in each scope."""
+        """The value of an expression here; every node is emitted once in each scope."""
         found = self.scopes.find(root)
         if found is not None:
             return found
@@ -140,25 +140,25 @@ class Values:
         return node.args[:1] if node.op == "scan" else node.args
 
     def lanewise(self, node: Expr) -> Value:
-        """The value with one copy a lane."""
-        return self.spread(self.value(node), self.level(node))
+        """The value with one element a lane."""
+        return self.broadcast(self.value(node), self.level(node))
 
-    def spread(self, value: Value, level: int | None = None) -> Value:
-        """A scalar in every lane, written where the scalar is known."""
+    def broadcast(self, value: Value, level: int | None = None) -> Value:
+        """A scalar in every lane, emitted in the scope of the scalar."""
         if value.type.lanes == self.lanes:
             return value
         wide = Type(value.type.element, self.lanes)
         if not value.text.startswith("%"):
             return Value(f"splat ({value.type.element} {value.text})", wide)
         level = self.scopes.depth if level is None else level
-        known = self.scopes.stack[level].spreads.get(value.text)
+        known = self.scopes.stack[level].broadcasts.get(value.text)
         if known is not None and known.type == wide:
             return known
         self.scopes.select(level)
         one = self.b.emit(f"insertelement {wide} poison, {value}, i64 0", wide)
         mask = f"<{self.lanes} x i32> zeroinitializer"
         result = self.b.emit(f"shufflevector {one}, {wide} poison, {mask}", wide)
-        self.scopes.stack[level].spreads[value.text] = result
+        self.scopes.stack[level].broadcasts[value.text] = result
         self.scopes.select(self.scopes.depth)
         return result
 
@@ -175,7 +175,7 @@ class Values:
         if node.op == "bitcast":
             value = self.value(node.args[0])
             element = computed_type(node.dtype, 1).element
-            same = value.type.element == element  # a bf16 is held as its bits
+            same = value.type.element == element  # bf16 is held as its bits
             return value if same else self.b.convert("bitcast", value, element)
         if node.op == "scan":
             return self._scan(node)
@@ -194,12 +194,12 @@ class Values:
             return self._divide(node, args)
         if node.op == "remainder":
             return self._remainder(dtype, args[0], args[1])
-        if node.op in CALLED:
+        if node.op in INLINE_MATH:
             return self.call(node.op, dtype, args)
-        return SPELLING[node.op](self.b, dtype, *args)
+        return OP_EMITTERS[node.op](self.b, dtype, *args)
 
     def call(self, name: str, dtype: DType, args: list[Value]) -> Value:
-        """An op that is an inline function of the module."""
+        """Call an op that is an inline function of the module."""
         lanes = args[0].type.lanes
         self.b.functions.add((name, dtype.name, lanes))
         return self.b.call(math.symbol(name, dtype.name, lanes), args[0].type, *args)
@@ -216,7 +216,7 @@ class Values:
     def _lane_numbers(self, node: Expr) -> Value:
         assert node is self.vector and self.base is not None, f"axis {node.attr} is not bound here"
         level = self.axis_level[node]
-        first = self.spread(self.base, level)
+        first = self.broadcast(self.base, level)
         self.scopes.select(level)
         return self.b.add(first, self.iota(1))
 
@@ -227,20 +227,20 @@ class Values:
 
     def _scan(self, node: Expr) -> Value:
         value = self.value(node.args[0])
-        return self.scans[node](self.spread(value) if self.varies(node) else value)
+        return self.scans[node](self.broadcast(value) if self.varies(node) else value)
 
     # -- errors ------------------------------------------------------------------------------
 
     def flag(
         self, bad: Value, site: Site, index: Value | None = None, size: Value | int = 0
     ) -> Value:  # fmt: skip
-        """Note an error in the lanes that are inside the loop; the kernel goes on with the index
-        that this gives, zero where it failed."""
+        """Note an error in the lanes that are inside the loop. Returns the index to continue with,
+        zero where the check failed."""
         if self.noted is None:
             self.noted = Value(f"%{self.b.fresh('noted')}", Type("ptr", 1))
-            # The site is set at entry; all else is read only behind one.
+            # The site is cleared at entry; the rest is read only if a site is set.
             self.scopes.stack[0].lines[1:1] = [
-                f"  {self.noted.text} = alloca {NOTED}, align 8",
+                f"  {self.noted.text} = alloca {CHECK_RECORD}, align 8",
                 f"  store i64 0, {self.noted}",
             ]
         if bad.type.lanes > 1 and self.mask is not None:
@@ -251,7 +251,7 @@ class Values:
         return check_lanes(self.b, bad, site.number, first, second, self.noted)
 
     def _check(self, node: Expr, args: list[Value]) -> Value:
-        """What a check gives where it holds; else what is safe to go on with."""
+        """The value of a check where it holds, and a safe one where it does not."""
         b, site = self.b, node.attr or Site("index")
         if node.op == "check_index":
             index, size = args
@@ -280,4 +280,4 @@ class Values:
             zero = self.b.compare("eq", y, 0)
             self.flag(zero, DIVISOR)
             y = self.b.select(zero, self.b.constant(1, y.type), y)
-        return SPELLING[node.op](self.b, node.dtype, x, y)
+        return OP_EMITTERS[node.op](self.b, node.dtype, x, y)

@@ -1,1 +1,1 @@
-"""The GPU target: kernels as Triton source, launched by a native function of ours."""
+"""The GPU target: kernels as Triton source, launched by native functions."""

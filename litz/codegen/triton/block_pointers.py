@@ -1,9 +1,9 @@
-"""Block pointers: an access of a whole tile at even steps, as one value that Triton knows more of.
+"""Block pointers: an access of a whole tile with constant strides, as one value.
 
-In: a place in a buffer and the sides of the tile along which it differs. Out: the texts of a load
-or a store, or None where the steps along some side are not even, where a guard tells points apart,
-or where Triton has no such pointers (truth values, places of 64 bits): then pointers are added up
-as ever. With `triton.use_block_ptr`, `b1[x * 100 + r]` over rows of 100 becomes
+In: an index into a buffer and the sides of the tile along which it varies. Out: the text of a load
+or a store. None if the stride along some side is not constant, if a guard varies between points, or
+if Triton has no such pointer (bools, 64-bit indices): plain pointers are then used. With
+`triton.use_block_ptr`, `b1[x * 100 + r]` over rows of 100 becomes
 
     tl.load(tl.make_block_ptr(b1 + (x * 100), [100], [1], [0], [128], [0]), boundary_check=(0,),
             padding_option="zero")
@@ -23,8 +23,8 @@ from litz.ir.sizes import is_known
 
 @dataclass(frozen=True)
 class Access:
-    """The sides it runs along in the order of the tile, how far a step along each goes, and where
-    it begins without them."""
+    """The sides it runs along in the order of the tile, the stride along each, and the index
+    without them."""
 
     sides: tuple[Expr, ...]
     strides: tuple[int, ...]
@@ -32,7 +32,7 @@ class Access:
 
 
 def access_of(tile: Tile, buffer: Buffer, index: Expr, sides: Sides) -> Access | None:
-    """The even steps of an access, if it has them along all sides."""
+    """The strides of an access, if they are constant along all sides."""
     if not tile.tiling.block_pointers or tile.tiling.wide or buffer.dtype is BOOL:
         return None
     if not sides or sides != index.axes & tile.sides or any(a not in tile.starts for a in sides):
@@ -51,7 +51,7 @@ def access_of(tile: Tile, buffer: Buffer, index: Expr, sides: Sides) -> Access |
 
 
 def pointer_text(tile: Tile, access: Access, base: str) -> tuple[str, str]:
-    """The pointer, and which of its sides may end inside a block."""
+    """The pointer, and the boundary check of sides whose last block is partial."""
     shape = [a.extent.number for a in access.sides]
     starts = ", ".join(tile.starts[a] for a in access.sides)
     blocks = [tile.length(a) for a in access.sides]
@@ -63,7 +63,7 @@ def pointer_text(tile: Tile, access: Access, base: str) -> tuple[str, str]:
 
 
 def loaded(tile: Tile, access: Access, base: str) -> str:
-    """The load, in the shape that the tile gives its values."""
+    """The load, in the tile's shape."""
     pointer, check = pointer_text(tile, access, base)
     padding = ', padding_option="zero"' if check else ""
     text = f"tl.load({pointer}{check}{padding})"
@@ -73,7 +73,7 @@ def loaded(tile: Tile, access: Access, base: str) -> str:
 
 
 def stored(tile: Tile, access: Access, base: str, value: str) -> str:
-    """The store of a value that is there at every point of the access, in the tile's shape."""
+    """The store of a value that varies along all sides of the access, from the tile's shape."""
     pointer, check = pointer_text(tile, access, base)
     if len(access.sides) < tile.rank:
         value = f"tl.reshape({value}, {[tile.length(a) for a in access.sides]})"

@@ -1,8 +1,8 @@
 """The emitter: a scheduled kernel becomes one Triton function.
 
-In: `ScheduledKernel` with a `Tiling`. Out: Python text. A program reads its outer points off its
-number; then the phases run in order, each on the whole row if that is in registers, in a loop over
-blocks of it if not.
+In: `ScheduledKernel` with a `Tiling`. Out: Python text. A program computes its outer points from
+its number. Then the phases run in order, each on the whole row if it is in registers, otherwise in
+a loop over blocks of it.
 
     @triton.jit
     def litz_0_softmax(b0, b1):
@@ -17,21 +17,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from litz.codegen.triton.aligned import Aligned
+from litz.codegen.triton.aligned_rows import AlignedRow
 from litz.codegen.triton.block_pointers import access_of, stored
-from litz.codegen.triton.online import Follower, followers
-from litz.codegen.triton.ops import converted, spelled
-from litz.codegen.triton.product import DESCRIPTOR_BYTES, ProductEmitter
-from litz.codegen.triton.reductions import Folding
-from litz.codegen.triton.sharing import Sharing
+from litz.codegen.triton.cooperative_reduction import CooperativeReduction
+from litz.codegen.triton.gemm import DESCRIPTOR_BYTES, MmaGemmEmitter
+from litz.codegen.triton.online_softmax import OnlineSum, online_sums
+from litz.codegen.triton.ops import apply_template, converted
+from litz.codegen.triton.reductions import ReductionEmitter
 from litz.codegen.triton.tiles import Tile
 from litz.codegen.triton.values import Text, Values, size_name
 from litz.ir.expr import Expr
 from litz.ir.expr import axis as new_axis
+from litz.ir.gpu_rows import unaligned_row
 from litz.ir.program import Phase, Store, reductions_of
-from litz.ir.rows import odd_row
 from litz.ir.scheduled import ScheduledKernel, Tiling
-from litz.ir.sizes import rounded_up
+from litz.ir.sizes import ceil_div
 from litz.ir.verify import Place
 
 INDENT = "    "
@@ -45,13 +45,15 @@ class KernelEmitter:
         self.tiling = scheduled.choice
         self.tile = Tile(self.kernel, self.tiling)
         self.values = Values(self.kernel, self.tile)
-        self.folding = Folding(self.values)
-        self.row: Expr | None = None  # the row whose numbers `r` holds
+        self.folding = ReductionEmitter(self.values)
+        self.row: Expr | None = None  # the row whose points `r` holds
         given = (self.values, self.kernel, self.tile, self.tiling)
-        self.product = ProductEmitter(*given) if self.tiling.depth else None
-        self.sharing = Sharing(self.scheduled, self.folding) if self.tiling.share > 1 else None
-        self.followers: list[Follower] = []  # of the loop just written
-        self.emitted: set[Place] = set()  # what stores were written for
+        self.gemm = MmaGemmEmitter(*given) if self.tiling.depth else None
+        self.cooperative_reduction = (
+            CooperativeReduction(self.scheduled, self.folding) if self.tiling.rsplit > 1 else None
+        )
+        self.online_sums: list[OnlineSum] = []  # of the last loop
+        self.emitted: set[Place] = set()  # the stores written so far
         self.kinds: dict[str, str] = {}  # what a row's name holds: a number or a vector
 
     @property
@@ -63,11 +65,11 @@ class KernelEmitter:
 
     @property
     def scratch(self) -> int:
-        """Bytes of memory that each program needs for itself."""
+        """Bytes of private memory that each program needs."""
         return DESCRIPTOR_BYTES * len(self.tiling.descriptors)
 
     def emit(self) -> str:
-        """The function, below a comment that says what it serves."""
+        """The function, below a comment that names the nodes it serves."""
         self._outer_axes()
         for k, phase in enumerate(self.kernel.phases):
             rows = (p for p in self.kernel.phases[k + 1 :] if p.inner)
@@ -76,22 +78,22 @@ class KernelEmitter:
         comments = [f"# {origin}" for origin in origins]
         head = f"def {self.name}({', '.join(self.parameters)}):"
         lines = self.values.before
-        lines = lines if self.product is None else self.product.whole(lines)
-        if self.sharing is not None:
-            lines = self.sharing.indented(lines)
+        lines = lines if self.gemm is None else self.gemm.persistent_loop(lines)
+        if self.cooperative_reduction is not None:
+            lines = self.cooperative_reduction.indented(lines)
         body = [INDENT + line for line in lines]
         return "\n".join([*comments, "@triton.jit", head, *body, ""])
 
     def _outer_axes(self) -> None:
-        """The last axis runs fastest from program to program."""
-        if self.product is not None:
-            lines, tiles = self.product.order_of_tiles()
+        """Compute the outer axes from the program's number, the last one fastest."""
+        if self.gemm is not None:
+            lines, tiles = self.gemm.grouped_tile_order()
         else:
             lines, tiles = [], self._tile_numbers()
         for axis, block in zip(self.kernel.outer, self.tiling.blocks, strict=True):
             number = tiles[axis]
             start = number if block == 1 else f"({number}) * {block}"
-            if self.product is not None and block > 1:
+            if self.gemm is not None and block > 1:
                 start = f"{axis.attr}_at"
             numbers = f" + {self.tile.numbers(axis, block)}" if block > 1 else ""
             if block > 1 and self.tiling.block_pointers:
@@ -105,14 +107,14 @@ class KernelEmitter:
     def _tile_numbers(self) -> dict[Expr, str]:
         """The number of a program's tile along each axis."""
         left = "tl.program_id(0)" + (".to(tl.int64)" if self.tiling.wide else "")
-        if self.sharing is not None:
-            self.values.before += self.sharing.shares(left)
+        if self.cooperative_reduction is not None:
+            self.values.before += self.cooperative_reduction.program_lines(left)
             left = "tile"
         numbers: dict[Expr, str] = {}
         for axis, block in reversed(list(zip(self.kernel.outer, self.tiling.blocks, strict=True))):
             numbers[axis] = left
             if axis is not self.kernel.outer[0]:
-                count = self.values.count(rounded_up(axis.extent, block))
+                count = self.values.count(ceil_div(axis.extent, block))
                 numbers[axis], left = f"{left} % {count}", f"{left} // {count}"
         return numbers
 
@@ -121,12 +123,12 @@ class KernelEmitter:
     def _phase(self, phase: Phase, following: Phase | None) -> None:
         self.values.in_phase = {}
         if any(self.values.reads_written(e) for s in phase.stores for e in (s.value, *s.index)):
-            self.values.before.append("tl.debug_barrier()")  # the program's own stores are read
+            self.values.before.append("tl.debug_barrier()")  # this program reads its own stores
         if not phase.inner:
             self._stores(phase.stores)
             return
-        if self.product is not None:
-            self.product.sums()
+        if self.gemm is not None:
+            self.gemm.mainloop()
             self._stores(phase.completing)
             return
         (row,) = phase.inner
@@ -140,18 +142,18 @@ class KernelEmitter:
         self.tile.row = row
         if row.extent.is_const and row.extent.number <= self.tiling.block(row):
             self._whole(phase, row)
-        elif self.followers:  # the loop of the phase before has gathered what this one sums
-            for follower in self.followers:
-                self.folding.follow(follower)
-            self.followers = []
+        elif self.online_sums:  # the loop of the phase before has already computed these sums
+            for online_sum in self.online_sums:
+                self.folding.finish_online_sum(online_sum)
+            self.online_sums = []
         else:
-            self.followers = followers(phase, following) if self.tiling.online else []
+            self.online_sums = online_sums(phase, following) if self.tiling.online else []
             self._in_blocks(phase, row)
         self.tile.row = None
         self._stores(phase.completing)
 
     def _whole(self, phase: Phase, row: Expr) -> None:
-        if self.row is not row:  # the phase before it had another
+        if self.row is not row:  # the phase before it had another row
             self.tile.starts.pop(row, None)
             self.tile.lanes.pop(row, None)
             self.values.before += self._row_lines(row)
@@ -163,7 +165,7 @@ class KernelEmitter:
         self._stores(phase.inside)
 
     def _row_lines(self, row: Expr) -> list[str]:
-        """The numbers of a row's points, and which of them there are."""
+        """The numbers of a row's points, and the mask of those inside."""
         start, lane = self.tile.starts.get(row, ""), self.tile.lanes.get(row)
         numbers = self.tile.numbers(row, self.tiling.block(row))
         if lane is not None:
@@ -185,18 +187,22 @@ class KernelEmitter:
         values, block, self.row = self.values, self.tiling.block(row), None
         nodes = reductions_of(phase)
         started = [self.folding.begin(node) for node in nodes]
-        beside = [self.folding.accompany(follower) for follower in self.followers]
+        beside = [self.folding.begin_online_sum(online_sum) for online_sum in self.online_sums]
         self.tile.starts[row] = self._start(row)
         if block > 1:
             lane = self.tile.lanes[row] = new_axis(f"{row.attr}_lane", row.extent)
             values.before.append(f"{lane.attr} = {self.tile.numbers(row, block)}")
-        length = str(self.tiling.piece) if self.tiling.piece else values.count(row.extent)
+        length = (
+            str(self.tiling.rsplit_points)
+            if self.tiling.rsplit_points
+            else values.count(row.extent)
+        )
         aligned = self.tile.aligned = self._aligned(row, block)
         if aligned is not None:
             self.tile.starts[row], length = aligned.start, str(aligned.length)
             values.before += aligned.before()
         values.loop, values.lines, values.in_loop = row, self._row_lines(row), {}
-        for update in beside:  # before the maximum moves
+        for update in beside:  # before the maximum changes
             update()
         for node, names in zip(nodes, started, strict=True):
             self.folding.update(node, *names)
@@ -204,35 +210,35 @@ class KernelEmitter:
         body, values.loop, values.lines = values.lines, None, values.before
         if block > 1:
             self._becomes(row, str(self.tile.lanes[row].attr), "vector")
-        else:  # written out, which is no loop to Triton
+        else:  # unrolled, which is no loop to Triton
             self.kinds[str(row.attr)] = "number"
         values.before.append(f"for start in {self._steps(length, block)}:")
         values.before += [INDENT + line for line in body]
         self.tile.aligned = None
-        if self.sharing is not None:
-            started = self.sharing.joined(nodes, started)
+        if self.cooperative_reduction is not None:
+            started = self.cooperative_reduction.combine_partials(nodes, started)
         for node, names in zip(nodes, started, strict=True):
             self.folding.finish(node, *names)
 
     def _start(self, row: Expr) -> str:
-        """The first point of a loop's block. Triton counts a loop in 32 bits if its ends are small
-        numbers: where places need 64, a start is made wide before it is multiplied."""
-        if self.sharing is not None:
-            return f"{self.sharing.start}start"
+        """The first point of a loop's block. Triton counts a loop in 32 bits if its bounds are
+        small: where indices need 64, the start is widened before it is multiplied."""
+        if self.cooperative_reduction is not None:
+            return f"{self.cooperative_reduction.start}start"
         counted = self.tiling.wide and row.extent.is_const
         return "tl.cast(start, tl.int64)" if counted else "start"
 
-    def _aligned(self, row: Expr, block: int) -> Aligned | None:
-        """How the blocks of an odd row lie, if it is alone in its program."""
-        if self.tile.rank > 1 or self.sharing is not None or not self.tiling.aligned:
+    def _aligned(self, row: Expr, block: int) -> AlignedRow | None:
+        """The aligned blocks of an unaligned row, if it is the only row of its program."""
+        if self.tile.rank > 1 or self.cooperative_reduction is not None or not self.tiling.aligned:
             return None
-        odd = None if self.tiling.block_pointers else odd_row(self.kernel)
-        if odd is None or block % odd.step or not self.values.is_pure(odd.at):
+        odd = None if self.tiling.block_pointers else unaligned_row(self.kernel)
+        if odd is None or block % odd.step or not self.values.is_int32(odd.at):
             return None
-        return Aligned(odd, self.values.place(odd.at), str(self.tile.lanes[row].attr), block)
+        return AlignedRow(odd, self.values.place(odd.at), str(self.tile.lanes[row].attr), block)
 
     def _steps(self, extent: str, block: int) -> str:
-        """Single points are written out; blocks are loaded ahead if the tiling says so."""
+        """Loops over single points are unrolled; blocks are prefetched if the tiling says so."""
         if block == 1:
             return f"tl.static_range(0, {extent})"
         if self.tiling.stages == 1:
@@ -240,14 +246,14 @@ class KernelEmitter:
         return f"tl.range(0, {extent}, {block}, num_stages={self.tiling.stages})"
 
     def _becomes(self, row: Expr, text: str, kind: str) -> None:
-        """A loop of Triton's keeps the type of a name that it sets: what the row of a phase before
-        it was, it is not in there."""
+        """Set a row's name before a loop, if an earlier phase left another type in it: Triton's
+        loops keep the type of the names they set."""
         if self.kinds.setdefault(str(row.attr), kind) != kind:
             self.values.before.append(f"{row.attr} = {text}")
         self.kinds[str(row.attr)] = kind
 
     def _one_by_one(self, phase: Phase, row: Expr) -> None:
-        """Points that may meet: each sees what the one before it wrote."""
+        """Points that may collide: each sees the writes of the one before it."""
         values, self.row = self.values, None
         values.loop, values.lines, values.in_loop = row, [], {}
         number = "tl.int64" if self.tiling.wide else "tl.int32"
@@ -262,7 +268,7 @@ class KernelEmitter:
     # -- stores ------------------------------------------------------------------------------
 
     def _stores(self, stores: tuple[Store, ...]) -> None:
-        """All values first: a buffer may have taken the place of one that is read here."""
+        """All values first: a buffer may share memory with one that is read here."""
         computed = [self.values.value(s.value) for s in stores]
         for store in stores:
             self.values.value(store.index[0])
@@ -279,7 +285,7 @@ class KernelEmitter:
                 self._store(store, value)
 
     def _register(self, store: Store, value: Text) -> Text:
-        """Scratch in a register: numbers alone get their type."""
+        """Scratch in a register; a bare number gets its type."""
         text = self.values.tensor(store.value)
         return value if text == value.text else self.values.line(text, value.sides, False)
 
@@ -293,7 +299,7 @@ class KernelEmitter:
     def _write(self, store: Store, text: str, sides: frozenset[Expr]) -> None:
         access = access_of(self.tile, store.buffer, store.index[0], sides)
         if access is not None:
-            whole = self.values.spread(store.value, text, sides)
+            whole = self.values.broadcast(store.value, text, sides)
             base = self.values.base(store.buffer.name, access.rest)
             self.values.lines.append(stored(self.tile, access, base, whole))
             return
@@ -307,7 +313,7 @@ class KernelEmitter:
         self.values.lines.append(f"tl.store({arguments})")
 
     def _scatter(self, store: Store) -> None:
-        """Every point of the tile stores, wherever its place is."""
+        """Every point of the tile stores, whatever its index."""
         sides, text = self.tile.sides, self.values.operand(store.value)
         kept = self.values.stored.items()
         self.values.stored = {k: v for k, v in kept if k[0] != store.buffer.name}
@@ -325,7 +331,7 @@ class KernelEmitter:
         lines.append(f"{name} = tl.load({pointer}{f', {mask}, other=0' if mask else ''})")
         there = converted(name, dtype, dtype.compute)
         new = converted(f"({text})", store.value.dtype, dtype.compute)
-        both = spelled(store.mode, dtype.compute, f"({there})", f"({new})")
+        both = apply_template(store.mode, dtype.compute, f"({there})", f"({new})")
         both = converted(f"({both})", dtype.compute, dtype)
         arguments = [pointer, both, *([mask] if mask else [])]
         lines.append(f"tl.store({', '.join(arguments)})")

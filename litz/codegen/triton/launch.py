@@ -1,10 +1,10 @@
 """The launcher: native functions that launch GPU kernels, so that Python makes one call for many.
 
-In: a `CallPlan`. Out: LLVM IR text. Every function takes the table, whose entries are
-what kernels take: so a parameter is the address of its entry, and nothing is packed. Only buffers
-inside the arena need an address of their own. `cuLaunchKernel` itself is an entry too. Triton's
-kernels end with two pointers: to scratch memory, and to another that ours never use. A function
-gives the first error of the driver, or zero.
+In: a `CallPlan`. Out: LLVM IR text. Every function takes the table, whose entries are the kernels'
+arguments: a parameter is the address of its entry, and nothing is packed. Only buffers inside the
+arena need an address computed for them. `cuLaunchKernel` itself is an entry too. Triton's kernels
+end with two more pointers: scratch memory, and one that our kernels never use. A function returns
+the first error of the driver, or zero.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from litz.ir.call_plan import (
 from litz.ir.source import SCRATCH, DeviceSource
 
 WARP = 32
-HIDDEN = 2  # parameters that Triton adds
-# The driver refuses to launch no programs.
-_UNLESS_NONE = (
+TRITON_PARAMETERS = 2  # parameters that Triton adds
+# The driver refuses to launch an empty grid.
+_SKIP_EMPTY_GRID = (
     "  %programs = ptrtoint ptr %tasks to i32",
     "  %none.left = icmp eq i32 %programs, 0",
     "  br i1 %none.left, label %nothing, label %some",
@@ -44,7 +44,7 @@ def with_driver(source: DeviceSource, call: CallPlan) -> DeviceSource:
 
 
 def launcher_text(call: CallPlan) -> str:
-    """One function a kernel, one a run of them."""
+    """One function a kernel, one function a segment."""
     parts = [_step(k, kernel, call) for k, kernel in enumerate(call.kernels)]
     return "\n".join([*parts, *(_segment(s) for s in call.segments)])
 
@@ -52,7 +52,7 @@ def launcher_text(call: CallPlan) -> str:
 def _step(k: int, kernel: KernelCall, call: CallPlan) -> str:
     (launch,), table = kernel.launches, call.table
     handle, pointers = call.handles[launch.function], len(launch.arguments) + kernel.checks
-    count = pointers + len(launch.sizes) + HIDDEN
+    count = pointers + len(launch.sizes) + TRITON_PARAMETERS
     lines = [f"define i32 @litz_step_{k}(ptr %table) nounwind {{"]
     lines += [f"  %params = alloca [{count} x ptr]", "  %none = alloca i64"]
     lines += ["  store i64 0, ptr %none", *_entry("arena", ARENA)]
@@ -68,7 +68,7 @@ def _step(k: int, kernel: KernelCall, call: CallPlan) -> str:
         lines.append(f"  %scratch = getelementptr ptr, ptr %table, i64 {table[SCRATCH]}")
     hidden = ["%scratch" if launch.scratch else "%none", "%none"]
     for position in range(count):
-        mine = position < count - HIDDEN
+        mine = position < count - TRITON_PARAMETERS
         value = f"%p{position}" if mine else hidden[position - count]
         lines.append(f"  %at{position} = getelementptr ptr, ptr %params, i64 {position}")
         lines.append(f"  store ptr {value}, ptr %at{position}")
@@ -78,7 +78,7 @@ def _step(k: int, kernel: KernelCall, call: CallPlan) -> str:
     if launch.tasks.is_const:
         programs = str(launch.tasks.number)
     else:
-        lines += [*_entry("tasks", table[f"tasks {k}"]), *_UNLESS_NONE]
+        lines += [*_entry("tasks", table[f"tasks {k}"]), *_SKIP_EMPTY_GRID]
     grid = f"i32 {programs}, i32 1, i32 1"
     block = f"i32 {WARP * launch.warps}, i32 1, i32 1"
     lines.append(
@@ -114,7 +114,7 @@ def _entry(name: str, position: int) -> list[str]:
 
 
 def _segment(segment: Segment) -> str:
-    """The kernels in order; after an error none is launched."""
+    """The kernels in order; after an error no other is launched."""
     lines = [f"define i32 @{segment.name}(ptr %table) nounwind {{", "  br label %k0"]
     for n, k in enumerate(segment.kernels):
         lines += [f"k{n}:", f"  %code{n} = call i32 @litz_step_{k}(ptr %table)"]

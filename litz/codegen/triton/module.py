@@ -16,8 +16,8 @@ from litz.ir.call_plan import KernelCall, Launch
 from litz.ir.checks import sites_of
 from litz.ir.dtypes import F64, U8
 from litz.ir.expr import Expr, integer, walk
+from litz.ir.gemm import is_gemm
 from litz.ir.index import ONE, to_poly
-from litz.ir.product import is_gemm
 from litz.ir.program import Buffer, Kernel, Plan, exprs_of, read, written
 from litz.ir.scheduled import ScheduledKernel, Tiling
 from litz.ir.sizes import greatest
@@ -26,15 +26,15 @@ from litz.ir.summary import summary
 from litz.ir.verify import verify_emitted
 
 PLAIN = "litz_kernel"
-NODES = 4  # in a name
+NODES = 4  # most nodes in a name
 MOST_32 = 2**31 - 1
 
 
 def emit_kernels(
     plan: Plan, scheduled: list[ScheduledKernel[Tiling]], unique: bool = True, nodes: bool = False
 ) -> DeviceSource:
-    """One function for each kernel that differs from all before it. Its name is unique in the
-    graph and says what it serves; or it follows from its text, so that graphs share cubins."""
+    """One function for each kernel that differs from all before it. Its name is unique in the graph
+    and names the nodes it serves; or it is a hash of its text, so that graphs share cubins."""
     made: dict[object, DeviceKernel] = {}
     calls: list[KernelCall] = []
     for step, kernel in zip(plan.graph.kernels, scheduled, strict=True):
@@ -49,7 +49,7 @@ def emit_kernels(
     known = {b.name for b in plan.outside}
     workspaces = tuple(b for name, b in placed.items() if name not in known)
     workspaces += _scratch(list(made.values()), plan)
-    counters = frozenset(k.arguments[-1].name for k in scheduled if k.choice.share > 1)
+    counters = frozenset(k.arguments[-1].name for k in scheduled if k.choice.rsplit > 1)
     sites = tuple(sites_of(e for k in scheduled for e in exprs_of(k.kernel)))
     return DeviceSource(tuple(kernels.values()), tuple(calls), sites, workspaces, counters)
 
@@ -67,7 +67,7 @@ def _called(step: Kernel, scheduled: ScheduledKernel[Tiling], kernel: DeviceKern
 
 
 def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
-    """One kernel, with all that its text needs."""
+    """One kernel, with its signature and options."""
     emitter = KernelEmitter(scheduled, name)
     text = with_prelude(emitter.emit())
     verify_emitted(scheduled.kernel, emitter.emitted)
@@ -88,8 +88,8 @@ def emit_kernel(scheduled: ScheduledKernel[Tiling], name: str) -> DeviceKernel:
 
 
 def _size_type(symbol: Expr, wide: bool) -> str:
-    """What a kernel takes a size as. A number that data tells may be a float, and an integer that
-    is no size at all (`x * n.item()`) needs all its bits, however short the kernel's rows are."""
+    """The type of a size argument. An unbacked number may be a float, and an integer that is not a
+    size (`x * n.item()`) needs all its bits, however short the kernel's rows are."""
     if symbol.dtype is F64:
         return "fp64"
     most = greatest(to_poly(symbol))
@@ -97,10 +97,10 @@ def _size_type(symbol: Expr, wide: bool) -> str:
 
 
 def _rounds(kernel: Kernel) -> bool:
-    """Whether each op is to round by itself, as eager's do. A product and a sum joined to one step
-    leave the product as it is: `x * y - x * y` is then what was lost to rounding, and not zero. A
-    matrix product is such a sum all along; but where it computes with values that were rounded to
-    few bits, LLVM would do so in halves, and leave out that rounding."""
+    """Whether each op is to round on its own, as in eager. An fma does not round its product:
+    `x * y - x * y` is then the rounding error, not zero. A GEMM consists of fmas anyway; but if it
+    computes with values that were rounded to few bits, LLVM would compute in halves and leave out
+    that rounding."""
     if not is_gemm(kernel):
         return True
     nodes = (a for n in walk(*exprs_of(kernel)) if n.op != "load" for a in n.args)
@@ -110,7 +110,7 @@ def _rounds(kernel: Kernel) -> bool:
 
 
 def _scratch(kernels: list[DeviceKernel], plan: Plan) -> tuple[Buffer, ...]:
-    """Memory for the programs of the kernel that needs most of it."""
+    """Scratch memory for the kernel that needs most of it."""
     most = max((k.scratch * k.programs for k in kernels), default=0)
     if not most:
         return ()
@@ -119,7 +119,7 @@ def _scratch(kernels: list[DeviceKernel], plan: Plan) -> tuple[Buffer, ...]:
 
 
 def _by_content(kernel: DeviceKernel) -> DeviceKernel:
-    """A name that equal kernels have in common; comments say which graph one was written for."""
+    """A kernel named by its text without comments, which say which graph it was written for."""
     lines = [line for line in kernel.text.splitlines() if not line.startswith("#")]
     said = repr(replace(kernel, text="\n".join(lines)))
     name = f"litz_{hashlib.sha256(said.encode()).hexdigest()[:16]}"
@@ -127,12 +127,12 @@ def _by_content(kernel: DeviceKernel) -> DeviceKernel:
 
 
 def _nodes(kernel: Kernel) -> str:
-    """The last few nodes of the FX graph that a kernel serves."""
+    """The last few FX nodes that a kernel serves."""
     names = list(dict.fromkeys(o.node for o in kernel.origins if o.node))[-NODES:]
     return "_".join(names) or "kernel"
 
 
 def _identifier(name: str) -> str:
-    """The words of a kernel's name without its number: kernels written once share it."""
+    """A kernel's name without its number, since equal kernels share the text."""
     words = name.partition("_")[2] or "kernel"
     return "".join(c if c.isalnum() else "_" for c in words)

@@ -1,9 +1,9 @@
-"""How Triton spells each op of the table.
+"""Each op of the table as Triton text.
 
 In: the name of an op, the IR type of its operands and their texts. Out: a Python expression.
-`SPELLING` covers every row of `litz.ir.ops.OPS` but those that `litz.target.NOT_ON_CUDA` leaves to
-ATen. Names that are neither Triton's nor libdevice's stand in `prelude`. Example:
-`spelled("max", F32, "a", "b")` is `tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)`.
+`OP_TEMPLATES` covers every row of `litz.ir.ops.OPS` except those that `litz.target.NOT_ON_CUDA`
+leaves to ATen. Names that are neither Triton's nor libdevice's are in `prelude`. Example:
+`apply_template("max", F32, "a", "b")` is `tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from litz.ir import eighths
-from litz.ir.dtypes import BOOL, E4M3, E5M2, EIGHTHS, F32, F64, U8, DType
+from litz.ir import fp8
+from litz.ir.dtypes import BOOL, E4M3, E5M2, F32, F64, FP8_DTYPES, U8, DType
 
 TYPES: dict[str, str] = {
     "f64": "tl.float64",
@@ -28,7 +28,7 @@ TYPES: dict[str, str] = {
     "u8": "tl.uint8",
     "bool": "tl.int1",
 }
-# In a signature a pointer to each.
+# The type of a pointer to each, in a signature.
 POINTERS: dict[str, str] = {
     "f64": "*fp64",
     "f32": "*fp32",
@@ -46,8 +46,8 @@ POINTERS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Spelling:
-    """A text with a hole for each operand, {type} and {bits}; others where a kind differs."""
+class OpTemplate:
+    """A text with a hole for each operand, {type} and {bits}; others for kinds that differ."""
 
     floats: str
     ints: str = ""
@@ -72,48 +72,48 @@ class Spelling:
         )
 
 
-def _libdevice(name: str, arity: int = 1) -> Spelling:
-    return Spelling(f"libdevice.{name}({', '.join(f'{{{k}}}' for k in range(arity))})")
+def _libdevice(name: str, arity: int = 1) -> OpTemplate:
+    return OpTemplate(f"libdevice.{name}({', '.join(f'{{{k}}}' for k in range(arity))})")
 
 
-def _extreme(name: str, operator: str) -> Spelling:
+def _extreme(name: str, operator: str) -> OpTemplate:
     """Floats propagate NaN, as eager's do."""
     plain = f"tl.{name}({{0}}, {{1}})"
     careful = f"{plain[:-1]}, propagate_nan=tl.PropagateNan.ALL)"
-    return Spelling(careful, ints=plain, bools=f"{{0}} {operator} {{1}}")
+    return OpTemplate(careful, ints=plain, bools=f"{{0}} {operator} {{1}}")
 
 
-SPELLING: dict[str, Spelling] = {
-    "add": Spelling("{0} + {1}"),
-    "sub": Spelling("{0} - {1}"),
-    "mul": Spelling("{0} * {1}"),
+OP_TEMPLATES: dict[str, OpTemplate] = {
+    "add": OpTemplate("{0} + {1}"),
+    "sub": OpTemplate("{0} - {1}"),
+    "mul": OpTemplate("{0} * {1}"),
     # Triton's own division and square root of f32 are off by a bit or two.
-    "div": Spelling("tl.div_rn({0}, {1})", f64="{0} / {1}"),
-    "sqrt": Spelling("tl.sqrt_rn({0})", f64="tl.sqrt({0})"),
-    "floordiv": Spelling("floor_div({0}, {1})"),
-    "truncdiv": Spelling("trunc_div({0}, {1})"),
-    "mod": Spelling("floor_mod({0}, {1})"),
-    "remainder": Spelling("float_remainder({0}, {1})"),
-    "pow": Spelling("libdevice.pow({0}, {1})", ints="int_power({0}, {1})"),
+    "div": OpTemplate("tl.div_rn({0}, {1})", f64="{0} / {1}"),
+    "sqrt": OpTemplate("tl.sqrt_rn({0})", f64="tl.sqrt({0})"),
+    "floordiv": OpTemplate("floor_div({0}, {1})"),
+    "truncdiv": OpTemplate("trunc_div({0}, {1})"),
+    "mod": OpTemplate("floor_mod({0}, {1})"),
+    "remainder": OpTemplate("float_remainder({0}, {1})"),
+    "pow": OpTemplate("libdevice.pow({0}, {1})", ints="int_power({0}, {1})"),
     "min": _extreme("minimum", "&"),
     "max": _extreme("maximum", "|"),
-    "and": Spelling("{0} & {1}"),
-    "or": Spelling("{0} | {1}"),
-    "xor": Spelling("{0} ^ {1}"),
-    "shl": Spelling("shift_left({0}, {1}, {bits})"),
-    "shr": Spelling("shift_right({0}, {1}, {bits})"),
-    # Triton's own negation is 0 - x, and so 0.0 of 0.0.
-    "neg": Spelling("{0} * -1.0", ints="-{0}"),
-    "abs": Spelling("tl.abs({0})"),
-    "not": Spelling("~{0}", bytes="{0} ^ 255"),
-    "sign": Spelling("({0} > 0).to({type}) - ({0} < 0).to({type})"),
-    "floor": Spelling("tl.floor({0})"),
-    "ceil": Spelling("tl.ceil({0})"),
+    "and": OpTemplate("{0} & {1}"),
+    "or": OpTemplate("{0} | {1}"),
+    "xor": OpTemplate("{0} ^ {1}"),
+    "shl": OpTemplate("shift_left({0}, {1}, {bits})"),
+    "shr": OpTemplate("shift_right({0}, {1}, {bits})"),
+    # Triton's own negation is 0 - x, which gives 0.0 for 0.0.
+    "neg": OpTemplate("{0} * -1.0", ints="-{0}"),
+    "abs": OpTemplate("tl.abs({0})"),
+    "not": OpTemplate("~{0}", bytes="{0} ^ 255"),
+    "sign": OpTemplate("({0} > 0).to({type}) - ({0} < 0).to({type})"),
+    "floor": OpTemplate("tl.floor({0})"),
+    "ceil": OpTemplate("tl.ceil({0})"),
     "trunc": _libdevice("trunc"),
     "round": _libdevice("rint"),
-    # libdevice's is off by two bits: it is no quotient, which the value rules take it for.
-    "rsqrt": Spelling("tl.div_rn(1.0, tl.sqrt_rn({0}))", f64="1.0 / tl.sqrt({0})"),
-    "sigmoid": Spelling("sigmoid({0})"),
+    # libdevice's is off by two bits: it is not the quotient that the value rules take it for.
+    "rsqrt": OpTemplate("tl.div_rn(1.0, tl.sqrt_rn({0}))", f64="1.0 / tl.sqrt({0})"),
+    "sigmoid": OpTemplate("sigmoid({0})"),
     "ndtri": _libdevice("normcdfinv"),
     **{
         name: _libdevice(name)
@@ -124,44 +124,44 @@ SPELLING: dict[str, Spelling] = {
         )
     },
     **{name: _libdevice(name, 2) for name in ("fmod", "atan2", "hypot", "copysign")},
-    "eq": Spelling("{0} == {1}"),
-    "ne": Spelling("{0} != {1}"),
-    "lt": Spelling("{0} < {1}"),
-    "le": Spelling("{0} <= {1}"),
-    "gt": Spelling("{0} > {1}"),
-    "ge": Spelling("{0} >= {1}"),
-    "isnan": Spelling("{0} != {0}"),
-    "where": Spelling("tl.where({0}, {1}, {2})"),
-    "random_bits": Spelling("philox({0}, {1})"),
-    # The mask and the error flag are the emitter's.
-    "check_index": Spelling("check_index({0}, {1}, {2}, error, {3})"),
-    "check": Spelling("check({0}, {1}, {2}, {3}, {4}, error, {5})"),
-    "check_divisor": Spelling("{0}"),  # eager goes on here, and so do divisions by zero
+    "eq": OpTemplate("{0} == {1}"),
+    "ne": OpTemplate("{0} != {1}"),
+    "lt": OpTemplate("{0} < {1}"),
+    "le": OpTemplate("{0} <= {1}"),
+    "gt": OpTemplate("{0} > {1}"),
+    "ge": OpTemplate("{0} >= {1}"),
+    "isnan": OpTemplate("{0} != {0}"),
+    "where": OpTemplate("tl.where({0}, {1}, {2})"),
+    "random_bits": OpTemplate("philox({0}, {1})"),
+    # The emitter supplies the mask and the error flag.
+    "check_index": OpTemplate("check_index({0}, {1}, {2}, error, {3})"),
+    "check": OpTemplate("check({0}, {1}, {2}, {3}, {4}, error, {5})"),
+    "check_divisor": OpTemplate("{0}"),  # as in eager, a division by zero goes on
 }
 
 
-def spelled(op: str, dtype: DType, *args: str) -> str:
-    """An op over operands of a type."""
-    text = SPELLING[op].of(dtype)
+def apply_template(op: str, dtype: DType, *args: str) -> str:
+    """The text of an op over operands of a type."""
+    text = OP_TEMPLATES[op].of(dtype)
     return text.format(*args, type=TYPES[dtype.name], bits=dtype.bits)
 
 
 def zero(dtype: DType) -> str:
-    """What a load gives where it reads nothing: no integer becomes a float of eight bits."""
-    return "0.0" if dtype in EIGHTHS else "0"
+    """The value of masked lanes in a load: Triton converts no integer to fp8."""
+    return "0.0" if dtype in FP8_DTYPES else "0"
 
 
 def converted(text: str, source: DType, to: DType) -> str:
-    """A cast with C's meaning, as eager's: floats truncate to integers, bools are != 0."""
+    """A cast as in C and in eager: floats truncate to integers, bools are != 0."""
     if source is to:
         return text
-    if source is not F32 and (source.is_narrow or to.is_narrow):  # halves go through f32
+    if source is not F32 and (source.is_narrow or to.is_narrow):  # narrow floats go through f32
         return converted(f"{text}.to(tl.float32)", F32, to)
     if to is BOOL:
         return f"{text} != 0"
-    if to is E5M2 or (to is E4M3 and not eighths.saturates()):
+    if to is E5M2 or (to is E4M3 and not fp8.saturates()):
         return f"to_{to.name}({text})"
     if source.is_float and to.is_int and to.bits < 32:
-        # Small integers go through i32, as C's do; eager's kernels take bytes through i64.
+        # Small integers go through i32, as in C; eager's kernels take u8 through i64.
         return f"{text}.to({'tl.int64' if to is U8 else 'tl.int32'}).to({TYPES[to.name]})"
     return f"{text}.to({TYPES[to.name]})"

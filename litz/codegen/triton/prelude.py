@@ -1,7 +1,8 @@
-"""Functions that generated kernels call: written once, copied into the text of those that use them.
+"""The prelude: functions that generated kernels call, copied into the text of those that use them.
 
-In: the text of a kernel. Out: the definitions it needs, in order. So a kernel's text is all of it:
-it can be read, run and compiled alone. Example: a kernel that calls `philox(...)` gets that one.
+In: the text of a kernel. Out: the definitions it needs, in order. A kernel's text is then
+self-contained: it can be read, run and compiled alone. Example: a kernel that calls `philox(...)`
+gets that function only.
 """
 
 from __future__ import annotations
@@ -168,6 +169,6 @@ from triton.language.extra import libdevice"""
 
 
 def with_prelude(text: str) -> str:
-    """The whole text of a kernel: imports, the functions it names, and itself."""
+    """The whole text of a kernel: imports, the functions it uses, and the kernel."""
     words = set(re.findall(r"\w+", text))
     return "\n\n\n".join([HEAD, *(PRELUDE[name] for name in PRELUDE if name in words), text])

@@ -1,38 +1,38 @@
 """Reductions and scans along the row of a tile.
 
-In: a `reduce` or `scan` node whose element is known at each point. Out: lines. A row that is there
-at once is folded in one step; one that comes in blocks is gathered in an accumulator as wide as the
-block, which is folded behind the loop. A scan carries what it has combined from block to block.
+In: a `reduce` or `scan` node whose element is known at each point. Out: lines. A row in registers
+is folded in one step. A row in blocks is combined in an accumulator as wide as the block, which is
+folded after the loop. A scan carries its result from block to block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from litz.codegen.triton.online import Follower
+from litz.codegen.triton.online_softmax import OnlineSum
 from litz.codegen.triton.ops import TYPES
 from litz.codegen.triton.values import Text, Values, literal
 from litz.ir.dtypes import BOOL, DType
 from litz.ir.expr import Expr
 from litz.ir.ops import REDUCTIONS, SCANS, neutral
 
-# The prelude's function that joins two elements, or two elements with their places.
-JOINED = {"sum": "sum", "wide_sum": "sum", "prod": "product", "logsumexp": "log_add_exp"}
-FIRST = {"argmax": "first_max", "argmin": "first_min"}
-LAST = {"argmax": "last_max", "argmin": "last_min"}
-# A place behind all others, in 32 and in 64 bits.
+# The prelude's function that combines two elements, or two elements with their positions.
+COMBINE_FUNCTIONS = {"sum": "sum", "wide_sum": "sum", "prod": "product", "logsumexp": "log_add_exp"}
+ARG_REDUCERS = {"argmax": "first_max", "argmin": "first_min"}
+ARG_SCANNERS = {"argmax": "last_max", "argmin": "last_min"}
+# A position after all others, in 32 and in 64 bits.
 NOWHERE = {False: 2**31 - 1, True: 2**62}
 
 
 def _combine(kind: str) -> str:
-    """The extreme or fold behind a kind: any is the maximum of zeros and ones."""
+    """The reduction that a kind is computed by: any is the maximum of zeros and ones."""
     return {"any": "max", "all": "min"}.get(kind, kind)
 
 
 def _function(kind: str) -> str:
-    """The function that joins two elements."""
+    """The function that combines two elements."""
     kind = _combine(kind)
-    return JOINED.get(kind) or f"nan_{kind}"
+    return COMBINE_FUNCTIONS.get(kind) or f"nan_{kind}"
 
 
 def _start(kind: str, combine: str, dtype: DType) -> str:
@@ -41,13 +41,13 @@ def _start(kind: str, combine: str, dtype: DType) -> str:
     return literal(neutral(combine, dtype), dtype)
 
 
-class Folding:
-    """Writes reductions and scans with the names that `Values` gives."""
+class ReductionEmitter:
+    """Writes reductions and scans, with names from `Values`."""
 
     def __init__(self, values: Values) -> None:
         self.v, self.tile = values, values.tile
-        self._tops: dict[Expr, str] = {}  # the accumulator of each reduction that comes in blocks
-        self._beside: dict[Expr, tuple[str, str]] = {}
+        self._accumulators: dict[Expr, str] = {}  # the accumulator of each reduction over blocks
+        self._online_sums: dict[Expr, tuple[str, str]] = {}
         values.scan = self.scan
 
     @property
@@ -70,13 +70,13 @@ class Folding:
     def _position(self) -> str:
         row = self.tile.row
         assert row is not None
-        spread = f"tl.broadcast_to({row.attr}, {self.tile.shape(self.tile.sides)})"
-        return self._masked(spread, str(NOWHERE[self.tile.tiling.wide]))
+        broadcast = f"tl.broadcast_to({row.attr}, {self.tile.shape(self.tile.sides)})"
+        return self._masked(broadcast, str(NOWHERE[self.tile.tiling.wide]))
 
     # -- reductions --------------------------------------------------------------------------
 
     def whole(self, node: Expr) -> None:
-        """A row that is there at once."""
+        """Reduce a row that is in registers."""
         kind, dtype = node.attr[0], node.args[0].dtype
         text, wide = self._element(node)
         start = _start(kind, REDUCTIONS[kind].combine, wide)
@@ -87,7 +87,7 @@ class Folding:
         self._finish(node, dtype, element, position)
 
     def begin(self, node: Expr) -> tuple[str, str]:
-        """Before a loop: the accumulator, and the place of what is in it."""
+        """Before a loop: the accumulator, and the position of its element."""
         kind = node.attr[0]
         wide = node.args[0].dtype.accumulator
         shape = self.tile.shape(self.tile.sides)
@@ -95,7 +95,7 @@ class Folding:
         total = self.v.line(
             f"tl.full({shape}, {start}, {TYPES[wide.name]})", self.tile.sides, False
         )
-        self._tops[node] = total.text
+        self._accumulators[node] = total.text
         if not REDUCTIONS[kind].gives_index:
             return total.text, ""
         number = "tl.int64" if self.tile.tiling.wide else "tl.int32"
@@ -103,30 +103,30 @@ class Folding:
         return total.text, self.v.line(nowhere, self.tile.sides, False).text
 
     def update(self, node: Expr, total: str, place: str) -> None:
-        """Inside a loop: take in a block."""
+        """Inside a loop: combine a block."""
         kind = node.attr[0]
         text, wide = self._element(node)
         lines = self.v.lines
         if place:
             start = _start(kind, REDUCTIONS[kind].combine, wide)
             element = f"{self._masked(text, start)}, {self._position()}"
-            lines.append(f"{total}, {place} = {FIRST[kind]}({total}, {place}, {element})")
+            lines.append(f"{total}, {place} = {ARG_REDUCERS[kind]}({total}, {place}, {element})")
             return
         function = _function(kind)
         joined = f"{total} + {text}" if function == "sum" else f"{function}({total}, {text})"
         lines.append(f"{total} = {self._masked(joined, total)}")
 
-    def accompany(self, follower: Follower) -> Callable[[], None]:
-        """Before a loop that finds a maximum: the sum of exponentials below it; gives what takes in
-        a block. Its two accumulators are kept for `follow`."""
+    def begin_online_sum(self, online_sum: OnlineSum) -> Callable[[], None]:
+        """Before a loop that finds a maximum: start the sum of exponentials relative to it. Returns
+        the function that adds a block; `finish_online_sum` uses the two accumulators."""
         shape, sides = self.tile.shape(self.tile.sides), self.tile.sides
-        dtype = follower.summed.dtype
+        dtype = online_sum.summed.dtype
         total = self.v.line(f"tl.full({shape}, 0.0, {TYPES[dtype.name]})", sides, False).text
-        top = self._tops[follower.most]
-        self._beside[follower.summed] = (total, top)
+        top = self._accumulators[online_sum.maximum]
+        self._online_sums[online_sum.summed] = (total, top)
 
         def update() -> None:
-            element = self.v.line(self._element(follower.most)[0], sides, True).text
+            element = self.v.line(self._element(online_sum.maximum)[0], sides, True).text
             apart = f"tl.where({element} == {top}, 0.0, -tl.abs({element} - {top}))"
             less = self.v.line(f"libdevice.exp({apart})", sides, True).text
             joined = f"tl.where({element} > {top}, {total} * {less} + 1.0, {total} + {less})"
@@ -134,24 +134,25 @@ class Folding:
 
         return update
 
-    def follow(self, follower: Follower) -> None:
-        """Behind the loop, when the shift is known: each lane's sum below that."""
-        total, top = self._beside[follower.summed]
-        shift = self.v.value(follower.shift)
+    def finish_online_sum(self, online_sum: OnlineSum) -> None:
+        """After the loop, when the shift is known: rescale each lane's sum to it."""
+        total, top = self._online_sums[online_sum.summed]
+        shift = self.v.value(online_sum.shift)
         below = f"libdevice.exp({top} - {shift.text})"
         text = f"tl.sum({total} * {below}, {self._along})"
-        self.v.bind(follower.summed, self.v.line(text, self.tile.outer, False))
+        self.v.bind(online_sum.summed, self.v.line(text, self.tile.outer, False))
 
     def finish(self, node: Expr, total: str, place: str) -> None:
-        """Behind a loop: fold the accumulator."""
+        """After a loop: fold the accumulator."""
         self._finish(node, node.args[0].dtype, total, place)
 
     def folded(self, node: Expr, element: str, place: str) -> tuple[str, str]:
-        """What each row of the tile comes to, and where; not what the node stands for yet."""
+        """The accumulator's result for each row of the tile, and its position; not converted to the
+        node's type yet."""
         kind, sides = node.attr[0], self.tile.outer
         if place:
             name, at = self.v.name(), self.v.name()
-            function = FIRST[kind]
+            function = ARG_REDUCERS[kind]
             reduced = f"tl.reduce(({element}, {place}), {self._reduced(function)})"
             self.v.before.append(f"{name}, {at} = {reduced}")
             return name, at
@@ -163,7 +164,7 @@ class Folding:
         return self.v.line(text, sides, False).text, ""
 
     def nothing(self, node: Expr, place: bool) -> str:
-        """What changes no reduction of its kind; or the place of it."""
+        """The neutral value of a reduction, or its position."""
         kind, dtype = node.attr[0], node.args[0].dtype.accumulator
         if place:
             return str(NOWHERE[self.tile.tiling.wide])
@@ -188,7 +189,7 @@ class Folding:
     # -- scans -------------------------------------------------------------------------------
 
     def scan(self, node: Expr, _: Text) -> Text:
-        """The running value at each point; in a loop, joined with what came before the block."""
+        """The running value at each point; in a loop, combined with the blocks before."""
         kind, sides = node.attr, self.tile.sides
         text, wide = self._element(node)
         looped = self.v.loop is not None
@@ -219,20 +220,20 @@ class Folding:
         return f"tl.associative_scan({element}, {axis}, {function})"
 
     def _in_own_type(self, node: Expr, running: Text) -> Text:
-        """Truth is carried as zeros and ones; who reads it may negate it, or compare it."""
+        """Bools are carried as zeros and ones, but a reader may negate or compare them."""
         if node.args[0].dtype is not BOOL:
             return running
         return self.v.line(f"{running.text} != 0", running.sides, self.v.loop is not None)
 
     def _scan_places(self, node: Expr, text: str, wide: DType) -> Text:
         kind, sides, looped = node.attr, self.tile.sides, self.v.loop is not None
-        function, axis = LAST[kind], self.tile.rank - 1
+        function, axis = ARG_SCANNERS[kind], self.tile.rank - 1
         start = _start(kind, SCANS[kind].combine, wide)
         row = self.tile.row
         assert row is not None
-        spread = f"tl.broadcast_to({row.attr}, {self.tile.shape(sides)})"
+        broadcast = f"tl.broadcast_to({row.attr}, {self.tile.shape(sides)})"
         element = self.v.line(self._masked(text, start), sides, looped).text
-        places = self.v.line(spread, sides, looped).text
+        places = self.v.line(broadcast, sides, looped).text
         best, at = self.v.name(), self.v.name()
         lines = self.v.lines if looped else self.v.before
         lines.append(
@@ -258,13 +259,13 @@ class Folding:
 
 
 def _full(shape: str, rank: int, start: str, kind: str) -> str:
-    """A number in every row; without outer sides a row is one number."""
+    """A number in every row; without outer sides, a single number."""
     return f"tl.full({shape if rank > 1 else '()'}, {start}, {kind})"
 
 
 def _wrapped(dtype: DType) -> str:
-    """Triton adds small integers up in 32 bits; what is carried from block to block keeps its type,
-    and a sum wraps in it."""
+    """Triton sums small integers in 32 bits; the carry keeps its own type, in which a sum
+    wraps."""
     return f".to({TYPES[dtype.name]})" if dtype.is_int and dtype.bits < 32 else ""
 
 

@@ -17,7 +17,7 @@ from litz.schedule import tile
 from tests import draws
 
 ROWS, COLUMNS = 15, 37
-HALVES = torch.randn(ROWS, COLUMNS, generator=draws.generator(0)).bfloat16()
+HALF_DTYPES = torch.randn(ROWS, COLUMNS, generator=draws.generator(0)).bfloat16()
 FLOATS = torch.randn(ROWS, COLUMNS, generator=draws.generator(1))
 BYTES = torch.randint(-9, 9, (ROWS, COLUMNS), generator=draws.generator(2), dtype=torch.int8)
 
@@ -67,7 +67,7 @@ def _wide_beside_narrow(there: Any) -> None:
     wider ones beside them, as many elements are more bytes: they end with the row."""
     before, tile.REDUCED_TILE = tile.REDUCED_TILE, 16
     try:
-        for narrow, wide in ((HALVES, FLOATS), (BYTES, FLOATS), (BYTES, HALVES)):
+        for narrow, wide in ((HALF_DTYPES, FLOATS), (BYTES, FLOATS), (BYTES, HALF_DTYPES)):
             _compared(there, lambda a, b: (a.float() + b.float()).softmax(1), narrow, wide)
             _compared(there, lambda a, b: (a.float() * b.float()).sum(1), narrow, wide)
     finally:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from litz.errors import DriverError, IndexOutOfRange, InputMismatch
-from litz.ir import eighths
+from litz.ir import fp8
 from litz.ir.dtypes import DTYPES
 from litz.schedule import tile
 from litz.target import NOT_ON_CUDA
@@ -48,7 +48,7 @@ INFINITE[2, 7], INFINITE[3, 4], INFINITE[4, :9], INFINITE[5, 11] = (
 )  # fmt: skip
 W8 = torch.randint(-128, 128, (70, 128), generator=draws.generator(9), dtype=torch.int8)
 S8 = torch.rand(70, generator=draws.generator(10)).bfloat16()
-EIGHTHS = torch.arange(37 * 7).to(torch.uint8).view(37, 7).view(torch.float8_e4m3fn)
+FP8_DTYPES = torch.arange(37 * 7).to(torch.uint8).view(37, 7).view(torch.float8_e4m3fn)
 SQUARE = torch.randn(128, 128, generator=draws.generator(7)) / 8
 
 
@@ -122,13 +122,13 @@ OPS: dict[str, Case] = {
         (X, N, U),
     ),
     "half_casts": (lambda b, h: [b.float(), h.float(), b.half(), h.bfloat16(), b.bool()], (B, H)),
-    "eighths": (
+    "fp8": (
         lambda x, e, f, u: [
             x.to(e.dtype), x.to(f.dtype), e.float(), f.float(), e.bfloat16() + 1, f.to(e.dtype),
             (x * 3).to(e.dtype).float().sum(1), torch.cat([e.t(), e.t()], 1), e.bool(),
             e[:18].int(), u.to(f.dtype), torch.full((37,), 1.5, dtype=e.dtype), F.pad(e, (1, 2)),
         ],
-        (EIGHTHS.float() * 1.7, EIGHTHS, EIGHTHS.to(torch.float8_e5m2), U),
+        (FP8_DTYPES.float() * 1.7, FP8_DTYPES, FP8_DTYPES.to(torch.float8_e5m2), U),
     ),
     "compare": (lambda x, t: [x < t, x >= t, x == t, x != x, torch.isnan(x)], (X, T)),
     "nan": (lambda x: [x.log().amax(1), x.log().amin(0), x.log().argmax(1), x.log().max()], (X,)),
@@ -310,11 +310,11 @@ def _misaligned_call() -> None:
 def _too_large() -> Any:
     """With a torch that makes NaN of what is too large for e4m3, where hardware makes it 448."""
     x = torch.tensor([1.0, 464.0, 464.5, -480.0, -464.0, 1e9, math.inf, -math.inf])
-    before, eighths.saturates = eighths.saturates, lambda: False  # type: ignore[assignment]
+    before, fp8.saturates = fp8.saturates, lambda: False  # type: ignore[assignment]
     try:
         graph, device = _graph(lambda x: x.to(torch.float8_e4m3fn), x)
     finally:
-        eighths.saturates = before
+        fp8.saturates = before
     (found,) = graph([x])
     assert found.float().isnan().equal(x.abs() > 464)
     return device.source.kernels
@@ -425,18 +425,18 @@ def check(name: str) -> list[dict[str, Any]]:
     for size, few in SMALL.items():
         setattr(tile, size, few if small else USUAL[size])
     tile.REDUCED_TILE = 16 if how == "steps" else tile.REDUCED_TILE
-    tile.SHARED_POINTS = 8 if shares else 8192
+    tile.COOPERATIVE_POINTS = 8 if shares else 8192
     options = {"triton.atomics": False} if how == "order" else {}
     options |= {"triton.use_block_ptr": True} if how == "pointers" else {}
     there = _interpreter()
     longest = 4 if small else 16384
-    target = replace(there.TARGET, longest_row=longest, shares_rows=shares)
+    target = replace(there.TARGET, longest_row=longest, cooperative_reductions=shares)
     made = there.tiled(lambda *args: function(*args), *inputs, target=target, **options)
     if small:
         rows = [(a, k) for k in made.scheduled for p in k.kernel.phases for a in p.inner]
         assert any(a.extent.number > k.choice.row for a, k in rows), "no row was cut"
     if shares:
-        assert any(k.choice.share > 1 for k in made.scheduled), "no row was shared"
+        assert any(k.choice.rsplit > 1 for k in made.scheduled), "no row was shared"
     kernels = [
         compared(each, plain) for each in (_retiled(made) if how == "other tiles" else [made])
     ]
@@ -472,7 +472,7 @@ def compared(made: Any, plain: str) -> tuple[Any, ...]:
         draws.seed(0)
         for k, (a, b) in enumerate(zip(found, stage(), strict=True)):
             np.testing.assert_allclose(a, b, rtol=exact, atol=exact, err_msg=f"result {k}")
-    if any(k.choice.share > 1 for k in made.scheduled):  # counters are as they were
+    if any(k.choice.rsplit > 1 for k in made.scheduled):  # counters are as they were
         again = [as_array(t) for t in there.ran(graph, device, made.inputs)]
         assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(found, again, strict=True))
     return tuple(device.source.kernels)

@@ -29,7 +29,7 @@ from litz.build.triton_worker import function_of
 from litz.call import plan_call
 from litz.config import snapshot
 from litz.errors import DriverError
-from litz.ir import eighths
+from litz.ir import fp8
 from litz.ir.aten import torch_dtype
 from litz.ir.call_plan import CallPlan
 from litz.ir.checks import RECORD_WORDS
@@ -41,7 +41,7 @@ from litz.ir.sizes import span
 from litz.ir.source import Cubin, DeviceKernel, DeviceObject, DeviceSource
 from litz.runtime import recorded
 from litz.runtime.device_graph import NO_CONTEXT, DeviceGraph
-from litz.runtime.numbers import local_name, number_text
+from litz.runtime.size_exprs import local_name, number_text
 from litz.target import Target, cuda
 from litz.targets import toolchain_of
 from litz.trace import Trace
@@ -49,8 +49,8 @@ from tests.runtime.tape import Tape
 from tests.stages import Stages, copied, staged, through_aot
 from tests.toolchain import drive, emit, schedule
 
-# A GPU whose tensors lie where the interpreter can reach them; `triton.product_rows` is 16.
-TARGET: Target = replace(cuda((9, 0), 132), device="cpu", product_rows=16)
+# A GPU whose tensors lie where the interpreter can reach them; `triton.gemm_max_rows` is 16.
+TARGET: Target = replace(cuda((9, 0), 132), device="cpu", gemm_max_rows=16)
 
 TORCH: dict[str, torch.dtype] = {
     "*fp64": torch.float64, "*fp32": torch.float32, "*fp16": torch.float16,
@@ -168,20 +168,20 @@ def _splat(self: Any, kind: Any, value: Any) -> Any:
 
 
 InterpreterBuilder.create_splat = _splat
-EIGHTHS = {tl.float8e4nv: E4M3, tl.float8e5: E5M2}
+FP8_DTYPES = {tl.float8e4nv: E4M3, tl.float8e5: E5M2}
 
 
 def _cast_eighths(self: Any, source: Any, to: Any, _: Any) -> Any:
     """To the nearest, and what is too large to the largest number, as a GPU has it; the interpreter
     knows neither ties nor NaN."""
-    if source.dtype.scalar in EIGHTHS:
-        wide = eighths.from_bits(source.data, EIGHTHS[source.dtype.scalar])
+    if source.dtype.scalar in FP8_DTYPES:
+        wide = fp8.from_bits(source.data, FP8_DTYPES[source.dtype.scalar])
         return _cast(self, TensorHandle(wide, tl.float32), to)
     assert source.dtype.scalar == tl.float32
-    kind = EIGHTHS[to.scalar]
-    most = eighths.FORMATS[kind].most
-    near = eighths.rounded(np.clip(source.data, -most, most), kind)
-    return TensorHandle(eighths.to_bits(near, kind), to.scalar)
+    kind = FP8_DTYPES[to.scalar]
+    most = fp8.FORMATS[kind].most
+    near = fp8.rounded(np.clip(source.data, -most, most), kind)
+    return TensorHandle(fp8.to_bits(near, kind), to.scalar)
 
 
 InterpreterBuilder.create_fp_to_fp = _cast_eighths
@@ -190,15 +190,15 @@ _dot = InterpreterBuilder.create_dot
 
 def _dot_of_halves(self: Any, a: Any, b: Any, *rest: Any) -> Any:
     """Sums of products as the numbers they are; the interpreter multiplies the bits of bf16."""
-    if a.dtype.scalar not in (tl.bfloat16, *EIGHTHS):
+    if a.dtype.scalar not in (tl.bfloat16, *FP8_DTYPES):
         return _dot(self, a, b, *rest)
     wide = [TensorHandle(_widened(x), tl.float32) for x in (a, b)]
     return _dot(self, *wide, *rest)
 
 
 def _widened(operand: Any) -> Any:
-    if operand.dtype.scalar in EIGHTHS:
-        return eighths.from_bits(operand.data, EIGHTHS[operand.dtype.scalar])
+    if operand.dtype.scalar in FP8_DTYPES:
+        return fp8.from_bits(operand.data, FP8_DTYPES[operand.dtype.scalar])
     return (operand.data.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -249,7 +249,7 @@ class Interpreted:
 
     def __post_init__(self) -> None:
         self.index, self.name = 0, "cpu"
-        self.launches, self.records, self.tape = 0, 0, Tape()
+        self.launches, self.supports_cudagraphs, self.tape = 0, 0, Tape()
         self.error: Exception | None = None
         self.entered = True  # whether the thread has a context
         self._functions = {k.name: self._function(k) for k in self.source.kernels}
@@ -277,7 +277,7 @@ class Interpreted:
     def stream(self) -> int:
         return 0
 
-    def is_recording(self) -> bool:
+    def is_capturing(self) -> bool:
         return False
 
     def wait(self) -> None:
@@ -289,10 +289,10 @@ class Interpreted:
     def record(self, words: int) -> torch.Tensor:
         return torch.zeros(words, dtype=torch.int64)
 
-    def moved(self, tensor: torch.Tensor) -> torch.Tensor:
+    def to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
 
-    def elsewhere(self, call: Callable[..., Any], args: list[Any]) -> Any:
+    def call_on_device(self, call: Callable[..., Any], args: list[Any]) -> Any:
         raise AssertionError("there is one device")
 
     def error_text(self, code: int) -> str:
@@ -303,7 +303,7 @@ class Interpreted:
 
     def recorded(self, run: Callable[[int], int]) -> Callable[[int], int]:
         """What was recorded runs when it is replayed, over the table as it was."""
-        self.records += 1
+        self.supports_cudagraphs += 1
         return run
 
     def load(self, cubins: Iterable[Cubin]) -> dict[str, int]:
@@ -444,7 +444,7 @@ class _Compiled:
 
     def __init__(self, graph: Any, device: Any) -> None:
         self.graph, self.device, self._boxed_call = graph, device, True
-        self.asks, self.frozen = False, None
+        self.guards_folding, self.frozen = False, None
         self.recording = graph.recording
 
     def __call__(self, args: list[Any]) -> Any:

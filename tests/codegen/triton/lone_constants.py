@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from litz.codegen.triton.module import emit_kernel
-from litz.ir.dtypes import BOOL, DTYPES, EIGHTHS, F32, F64, I32, I64, DType
+from litz.ir.dtypes import BOOL, DTYPES, F32, F64, FP8_DTYPES, I32, I64, DType
 from litz.ir.expr import Expr, apply, axis, bitcast, cast, const, load
 from litz.ir.interpret import convert
 from litz.ir.ops import OPS
@@ -108,7 +108,7 @@ def check_kept(there: Any) -> list[Any]:
     """A constant that a kernel keeps, in memory and in registers, and reads again as a tensor:
     by a method, by an operator beside another constant, and where nothing else says its type."""
     kernels = []
-    for dtype in (d for d in DTYPES.values() if d not in EIGHTHS):
+    for dtype in (d for d in DTYPES.values() if d not in FP8_DTYPES):
         one, number = const(1, dtype), const(2**20 + 1, I64)
         kept, scratch, place = (
             buffer("kept", dtype, N),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from litz.build.triton_worker import compiled, unpacked
+from litz.build.triton_worker import compiled, without_packed_16x2
 
 triton = pytest.importorskip("triton")
 TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
@@ -55,7 +55,7 @@ def remainders(b0, b1, b2, error):
 JOB: dict[str, Any] = {
     "text": TEXT, "name": "remainders", "pointers": ["*fp32", "*i8", "*fp32", "*i64"],
     "aligned": 3,
-    "warps": 1, "stages": 1, "joins": False, "capability": 90,
+    "warps": 1, "stages": 1, "fp_fusion": False, "capability": 90,
 }  # fmt: skip
 
 
@@ -71,9 +71,9 @@ def test_halves_of_a_register_are_added_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("operand", ["%r49", "196611"])
 def test_the_text_of_halves(operand: str) -> None:
     packed = f"\tmov.b32 %r1, 2;\n\tmin.s16x2 \t%r51, %r47, {operand};\n"
-    text = unpacked(packed)
+    text = without_packed_16x2(packed)
     assert "16x2" not in text and text.startswith("\tmov.b32 %r1, 2;\n\t{")
     assert f"mov.b32 %whole1, {operand};" in text
     assert "min.s16 %half5, %half1, %half3;" in text
     assert text.endswith("mov.b32 %r51, {%half4, %half5}; }\n")
-    assert unpacked(text) == text
+    assert without_packed_16x2(text) == text

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from litz.build import start_triton, triton_worker
 from litz.build import triton as triton_build
 from litz.build.triton import _job, compile_kernels
-from litz.build.workers import Workers
+from litz.build.workers import CompileWorkerPool
 from litz.codegen.triton.module import emit_kernels
 from litz.config import snapshot
 from litz.errors import InternalError, UnsupportedOp
@@ -81,7 +81,7 @@ def scheduled(function: Any, *inputs: torch.Tensor, **options: Any) -> Stages:
     found: list[Stages] = []
     config = snapshot({name.replace("__", "."): value for name, value in options.items()})
     target = configured(replace(cuda((9, 0), 132), device="cpu"), config)
-    target = replace(target, product_rows=16)
+    target = replace(target, gemm_max_rows=16)
 
     def compiler(module: torch.fx.GraphModule) -> Any:
         found.append(staged(module, target, config, inputs))
@@ -326,11 +326,15 @@ def test_programs_of_one_launch_share_a_few_long_rows(
         usual = scheduled(function, x).scheduled
     assert len(usual) == plain
     # Nothing else splits rows in which a place is asked for.
-    assert all(k.choice.share == 1 or "argmax" in k.kernel.name for k in usual)
-    share, piece = kernel.choice.share, kernel.choice.piece
-    assert (share > 1) == (shape != (4096, 4096)) == ("share each row" in str(kernel.steps))
+    assert all(k.choice.rsplit == 1 or "argmax" in k.kernel.name for k in usual)
+    rsplit, rsplit_points = kernel.choice.rsplit, kernel.choice.rsplit_points
+    assert (
+        (rsplit > 1)
+        == (shape != (4096, 4096))
+        == ("reduce each row cooperatively" in str(kernel.steps))
+    )
     (row,) = kernel.kernel.phases[0].inner
-    assert share == 1 or (share - 1) * piece < row.extent.number <= share * piece
+    assert rsplit == 1 or (rsplit - 1) * rsplit_points < row.extent.number <= rsplit * rsplit_points
 
 
 def test_channels_of_images_are_rows() -> None:
@@ -365,11 +369,11 @@ def test_sums_of_columns_are_split_by_what_programs_take() -> None:
 
 
 def test_counters_belong_to_a_stream_or_a_recording() -> None:
-    device = SimpleNamespace(name="cpu", is_recording=lambda: False)
+    device = SimpleNamespace(name="cpu", is_capturing=lambda: False)
     counters = Counters(3, device)
     first = counters(7)
     assert counters(7) is first and counters(None) is counters(0) is not first
-    device.is_recording = lambda: True
+    device.is_capturing = lambda: True
     assert counters(7) is not first and not counters(7).any() and len(counters(7)) == 3
 
 
@@ -409,7 +413,7 @@ def test_what_triton_rejects_is_shown_with_its_text() -> None:
 
 
 def test_workers_are_there_before_their_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = Workers()
+    workers = CompileWorkerPool()
     monkeypatch.setattr(triton_build, "WORKERS", workers)
     target = cuda((9, 0), 132)
     for threads, ops, count in ((1, 100, 0), (3, 7, 0), (3, 8, 1), (3, 100, 3), (3, 100, 3)):
@@ -436,7 +440,7 @@ def test_workers_are_there_before_their_kernels(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_job_that_kills_its_worker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = Workers()
+    workers = CompileWorkerPool()
     monkeypatch.setattr(triton_build, "WORKERS", workers)
     workers.start(1)
     text = "import os\nos._exit(3)\n"
@@ -447,7 +451,7 @@ def test_a_job_that_kills_its_worker_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_forked_program_has_workers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    workers = Workers()
+    workers = CompileWorkerPool()
     workers.start(1)
     (worker,) = workers.free
     child = os.fork()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from litz.codegen.triton.ops import POINTERS, SPELLING, TYPES, converted, spelled
+from litz.codegen.triton.ops import OP_TEMPLATES, POINTERS, TYPES, apply_template, converted
 from litz.codegen.triton.prelude import PRELUDE, with_prelude
 from litz.ir.dtypes import BF16, BOOL, DTYPES, F32, F64, I8, I64
 from litz.ir.ops import OPS
@@ -18,9 +18,9 @@ from litz.target import NOT_ON_CUDA, cuda
 
 
 def test_every_op_is_spelled_or_left_to_aten() -> None:
-    assert set(SPELLING) | NOT_ON_CUDA == set(OPS)
-    assert not set(SPELLING) & NOT_ON_CUDA
-    assert cuda((9, 0), 132).unspelled == NOT_ON_CUDA
+    assert set(OP_TEMPLATES) | NOT_ON_CUDA == set(OPS)
+    assert not set(OP_TEMPLATES) & NOT_ON_CUDA
+    assert cuda((9, 0), 132).unsupported_ops == NOT_ON_CUDA
 
 
 def test_every_type_has_its_names() -> None:
@@ -28,19 +28,19 @@ def test_every_type_has_its_names() -> None:
     assert len(set(TYPES.values())) == len(set(POINTERS.values())) == len(DTYPES)
 
 
-@pytest.mark.parametrize("op", sorted(set(SPELLING) - {"check_index", "check"}))
+@pytest.mark.parametrize("op", sorted(set(OP_TEMPLATES) - {"check_index", "check"}))
 def test_a_spelling_has_a_hole_for_each_operand(op: str) -> None:
-    spelling = SPELLING[op]
-    for text in filter(None, (spelling.floats, spelling.ints, spelling.f64, spelling.bools)):
+    template = OP_TEMPLATES[op]
+    for text in filter(None, (template.floats, template.ints, template.f64, template.bools)):
         assert set(re.findall(r"\{(\d)\}", text)) == {str(k) for k in range(OPS[op].arity)}
 
 
 def test_the_type_decides_where_it_must() -> None:
-    assert spelled("div", F32, "a", "b") == "tl.div_rn(a, b)"
-    assert spelled("div", F64, "a", "b") == "a / b"
-    assert spelled("max", I64, "a", "b") == "tl.maximum(a, b)"
-    assert spelled("max", BOOL, "a", "b") == "a | b"
-    assert spelled("shl", I8, "a", "b") == "shift_left(a, b, 8)"
+    assert apply_template("div", F32, "a", "b") == "tl.div_rn(a, b)"
+    assert apply_template("div", F64, "a", "b") == "a / b"
+    assert apply_template("max", I64, "a", "b") == "tl.maximum(a, b)"
+    assert apply_template("max", BOOL, "a", "b") == "a | b"
+    assert apply_template("shl", I8, "a", "b") == "shift_left(a, b, 8)"
     assert converted("a", F32, I8) == "a.to(tl.int32).to(tl.int8)"
     assert converted("a", BF16, BOOL) == "a.to(tl.float32) != 0"
 
@@ -48,7 +48,7 @@ def test_the_type_decides_where_it_must() -> None:
 def test_a_text_brings_the_functions_it_names_and_no_others() -> None:
     text = with_prelude("v0 = philox(a, b)\n")
     assert text.count("@triton.jit") == 1 and "def philox(seed, counter):" in text
-    used = {name for name in PRELUDE if any(name + "(" in s.floats for s in SPELLING.values())}
+    used = {name for name in PRELUDE if any(name + "(" in s.floats for s in OP_TEMPLATES.values())}
     folds = {"nan_max", "nan_min", "product", "first_max", "first_min", "last_max", "last_min"}
     casts = {"to_e4m3", "to_e5m2"}
     assert set(PRELUDE) == used | folds | casts | {"int_power", "log_add_exp"}

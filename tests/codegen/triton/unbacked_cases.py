@@ -70,7 +70,7 @@ def parts(there: Any, program: Program) -> list[Any]:
     assert graph.recording.recorded >= 2, graph.recording
     assert graph.device.tape.replays >= 2 * 4
     reasons = " ".join(graph.recording.reasons)
-    assert "only data tells u0, which steps work on" in reasons, reasons
+    assert "unbacked u0 in its steps" in reasons, reasons
     return list(graph.device.source.kernels)
 
 

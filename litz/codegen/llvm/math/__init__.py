@@ -1,16 +1,16 @@
 """Math functions as LLVM IR, inlined into kernels: exp, log, tanh, erf, sin, pow, lgamma, ...
 
-In: which functions are wanted, of which type and width. Out: IR text that defines each once, and
-the declarations it needs. Example:
+In: the functions wanted, each with its type and width. Out: IR text that defines each once, and the
+declarations it needs. Example:
 
     text, declares = definitions([("exp", "f32", 16)])
     # define internal <16 x float> @litz.exp.f32.v16(<16 x float> %x) alwaysinline nounwind { ...
 
 A body is a Python function from a `Builder` and operands to the result, so one may use another.
-`ulp` is the stated largest error in units of the last place, which the tests hold to; NaN,
-infinities, signed zeros and subnormals are right. What is not worth its own algorithm in f64 calls
-libm lane by lane. `MATH` has the elementary functions, `SPECIAL` those that are written in f64 and
-serve f32 through it, `INTEGER` the functions of integers.
+`ulp` is the stated largest error in units of the last place, which the tests check; NaN,
+infinities, signed zeros and subnormals are right. An f64 function that is not worth an algorithm of
+its own calls libm lane by lane. `MATH` has the elementary functions, `SPECIAL` those written in f64
+and used for f32 through it, `INTEGER` the functions of integers.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from functools import partial
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math import (
     bessel,
-    eighths,
+    bf16,
     exponential,
+    fp8,
     gamma,
-    halves,
     hyperbolic,
     integer,
+    integer_conversion,
     inverse_error,
     logarithm,
     power,
     trigonometric,
-    whole,
 )
 from litz.codegen.llvm.math import error_function as error
 from litz.codegen.llvm.math import inverse_trigonometric as inverse
+from litz.codegen.llvm.math.f64_intermediates import through_f64
 from litz.codegen.llvm.math.polynomials import FAMILIES, polynomial
-from litz.codegen.llvm.math.wide import through_f64
 from litz.ir.ops import OPS
 from litz.target import CpuTarget
 
@@ -48,7 +48,7 @@ Body = Callable[..., Value]
 class MathFunction:
     """`ulp` and `bodies` by dtype name; a body takes a builder and `arity` operands.
 
-    In f64, results below `floor` in size count as that large: beside a zero that is no float, the
+    In f64, results smaller than `floor` count as that large: near a zero that is not a float, the
     error is absolute.
     """
 
@@ -115,8 +115,8 @@ def _wide(
 
 _SPECIAL_ROWS = [
     _wide("lgamma", gamma.lgamma, 0.75, 5.0, floor=1.0),
-    _wide("digamma", gamma.digamma, 0.75, 40.0, floor=1.0),  # below 0 terms of log |x| cancel
-    _wide("zeta", gamma.zeta, 0.75, 500.0, arity=2),  # a ULP for each unit of s log q
+    _wide("digamma", gamma.digamma, 0.75, 40.0, floor=1.0),  # below 0, terms of log |x| cancel
+    _wide("zeta", gamma.zeta, 0.75, 500.0, arity=2),  # 1 ULP for each unit of s log q
     _wide("erfcx", error.erfcx, 0.75, 6.0),
     _wide("erfinv", inverse_error.erfinv, 0.75, 6.0),
     _wide("ndtri", inverse_error.ndtri, 0.75, 6.0),
@@ -128,7 +128,7 @@ _SPECIAL_ROWS = [
     _wide("j1", bessel.j1, 0.75, 4.0, floor=1.0),
     _wide("y0", bessel.y0, 0.75, 10.0, floor=1.0),
     _wide("y1", bessel.y1, 0.75, 6.0, floor=1.0),
-    _wide("airy_ai", bessel.airy_ai, 0.75, 64.0, floor=1.0),  # as many as its angle has units
+    _wide("airy_ai", bessel.airy_ai, 0.75, 64.0, floor=1.0),  # 1 ULP for each unit of its angle
 ]
 
 SPECIAL: dict[str, MathFunction] = {row.name: row for row in _SPECIAL_ROWS}
@@ -144,14 +144,14 @@ BODIES: dict[tuple[str, str], Body] = {
 }
 
 
-# A processor of which nothing is known.
+# A processor about which nothing is known.
 ANY_CPU = CpuTarget("generic", threads=1, vector_bytes=16, l1_bytes=0, l2_bytes=0)
 
-# Roundings to the types that are held as their bits, and to integers.
+# Roundings to the types that are held as their bits, and truncations to integers.
 NARROWINGS: dict[str, Callable[[Builder, Value, CpuTarget], Value]] = {
-    halves.TO_BF16: halves.to_bf16,
-    **{f"to_{name}": partial(eighths.narrowed, name) for name in eighths.FORMATS},
-    **{f"to_i{bits}": partial(whole.cut_off, bits) for bits in (32, 64)},
+    bf16.TO_BF16: bf16.to_bf16,
+    **{f"to_{name}": partial(fp8.narrowed, name) for name in fp8.FP8_FORMATS},
+    **{f"to_i{bits}": partial(integer_conversion.truncate, bits) for bits in (32, 64)},
 }
 
 

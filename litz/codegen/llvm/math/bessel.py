@@ -1,7 +1,7 @@
 """Bessel functions of order 0 and 1, in f64: J and Y, which are waves, I and K, which are not.
 
-In: a builder that computes in f64, and the operand. Out: the result. I comes scaled by exp(-|x|)
-and K by exp(x), so that neither leaves the format. Example: `i0e(b, x)`.
+In: a builder that computes in f64, and the operand. Out: the result. I is scaled by exp(-|x|) and K
+by exp(x), so that neither overflows or underflows. Example: `i0e(b, x)`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _K_FAR = 2.0
 
 
 def _odd(b: Builder, result: Value, x: Value) -> Value:
-    """The result for |x|, which has either sign, made that for x."""
+    """The result for x, from that for |x|: the function is odd."""
     return b.select(b.compare("olt", x, 0.0), b.neg(result), result)
 
 
@@ -46,7 +46,7 @@ def i1e(b: Builder, x: Value) -> Value:
 
 
 def _scaled_k(b: Builder, x: Value, near: Value, order: int) -> Value:
-    """exp(x) times what holds near zero, then Q((x - 1) / (x + 1)) / sqrt(x)."""
+    """exp(x) times the formula near zero; Q((x - 1) / (x + 1)) / sqrt(x) for larger x."""
     t = b.div(b.sub(x, 1.0), b.add(x, 1.0))
     far = b.div(b.horner(t, BESSEL[f"k{order}_far"]), b.sqrt(x))
     far = b.select(b.compare("oeq", x, math.inf), 0.0, far)
@@ -66,7 +66,7 @@ def k0e(b: Builder, x: Value) -> Value:
 def k1e(b: Builder, x: Value) -> Value:
     """K1 = 1 / x + x P(x^2) + log(x / 2) I1."""
     z = b.mul(x, x)
-    i1 = b.horner(z, BESSEL["i1"])  # over x
+    i1 = b.horner(z, BESSEL["i1"])  # I1(x) / x
     rest = b.fma(log(b, b.mul(x, 0.5)), i1, b.horner(z, BESSEL["k1"]))
     return _scaled_k(b, x, b.fma(x, rest, b.div(1.0, x)), 1)
 
@@ -79,10 +79,10 @@ def _centred(b: Builder, x: Value, name: str) -> Value:
 
 
 def _waves(b: Builder, x: Value, order: int) -> tuple[Value, Value]:
-    """J and Y behind x = 8: P and Q, turned by the angle x - pi / 4 - order pi / 2.
+    """J and Y beyond x = 8: P and Q, rotated by the angle x - pi / 4 - order pi / 2.
 
     The cosine of that angle is (cos x + sin x) / sqrt(2), its sine (sin x - cos x) / sqrt(2); for
-    order 1 a quadrant later. Sums of sin and cos of x itself keep a large x exact.
+    order 1 a quadrant later. Sums of sin x and cos x, with x as it is, stay exact for large x.
     """
     inverse = b.div(1.0, x)
     z = b.mul(inverse, inverse)

@@ -11,7 +11,7 @@ from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
 from litz.codegen.llvm.math.error_coefficients import ERROR
 from litz.codegen.llvm.math.exponential import exp, exp_of
-from litz.codegen.llvm.math.wide import exp2_wide, narrow, widen
+from litz.codegen.llvm.math.f64_intermediates import exp2_wide, narrow, widen
 
 # Where the series around zero ends, and where erf rounds to one.
 _NEAR = {"f32": 0.9453125, "f64": 1.0}

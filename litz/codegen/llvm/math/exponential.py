@@ -9,14 +9,14 @@ from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
 from litz.codegen.llvm.math.formats import FORMATS
 
-# Beyond these the result is 0 or infinite (exp, exp2), or -1 (expm1), whatever is computed.
+# Beyond these, the result is 0 or infinite (exp, exp2), or -1 (expm1).
 _EXP_RANGE = {"f32": (-104.0, 89.0), "f64": (-746.0, 710.0)}
 _EXP2_RANGE = {"f32": (-151.0, 129.0), "f64": (-1076.0, 1025.0)}
 _EXPM1_RANGE = {"f32": (-20.0, 89.0), "f64": (-40.0, 710.0)}
 
 
 def reduce(b: Builder, x: Value, offset: int) -> tuple[Value, Value, Value]:
-    """x = n ln 2 + r. Gives n (a float), r, and a word whose low bits are n + `offset`."""
+    """x = n ln 2 + r. Returns n (a float), r, and a word whose low bits are n + `offset`."""
     magic = FORMATS[b.dtype].magic + offset
     shifted = b.fma(x, CONSTANTS["log2_e", b.dtype][0], magic)
     n = b.sub(shifted, magic)
@@ -25,7 +25,7 @@ def reduce(b: Builder, x: Value, offset: int) -> tuple[Value, Value, Value]:
 
 
 def power_of_two(b: Builder, field: Value) -> Value:
-    """2^n, where n + bias stands in the low bits of `field`; what stands above is shifted out."""
+    """2^n, where n + bias is in the low bits of `field`; higher bits are shifted out."""
     return b.floats(b.shl(field, FORMATS[b.dtype].mantissa))
 
 
@@ -77,7 +77,7 @@ def expm1(b: Builder, x: Value) -> Value:
     _, r, field = reduce(b, b.at_most(b.at_least(x, low), high), FORMATS[b.dtype].bias - 1)
     s = power_of_two(b, field)
     result = b.mul(b.fma(s, expm1_of_rest(b, r), b.sub(s, 0.5)), 2.0)
-    # Keeps -0, and subnormals, of which s p would lose a bit.
+    # Keeps -0, and keeps subnormals, of which s p would lose a bit.
     small = b.compare("olt", b.abs(x), FORMATS[b.dtype].negligible)
     return b.select(small, x, result)
 

@@ -17,7 +17,7 @@ class Format:
 
     @property
     def magic(self) -> float:
-        """Added to a small number, it pushes the fraction out: the sum's low bits are an integer.
+        """Added to a small number, it shifts the fraction out: the sum's low bits are an integer.
 
         1.5 rather than 1, so that negative integers borrow from the fraction, not the exponent.
         """
@@ -29,7 +29,7 @@ class Format:
 
     @property
     def negligible(self) -> float:
-        """Below it x + x^2 rounds to x."""
+        """Below this, x + x^2 rounds to x."""
         return 2.0 ** -(self.mantissa + 2)
 
     @property

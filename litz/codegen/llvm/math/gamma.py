@@ -13,10 +13,10 @@ from litz.codegen.llvm.math.exponential import exp
 from litz.codegen.llvm.math.gamma_coefficients import GAMMA
 from litz.codegen.llvm.math.logarithm import log
 
-_STIRLING = 3.5  # from here on lgamma is its asymptotic series, made to fit
+_STIRLING = 3.5  # from here on lgamma is its asymptotic series, with fitted coefficients
 _DIGAMMA_FAR = 4
-_ALL_INTEGERS = 2.0**52  # beyond it there are no fractions
-# Terms of zeta that are added one by one, and then of the Euler-Maclaurin sum: B(2j) / (2j)!
+_ALL_INTEGERS = 2.0**52  # from here on every float is an integer
+# Terms of zeta that are summed one by one; then the terms of Euler-Maclaurin, B(2j) / (2j)!
 _ZETA_TERMS = 10
 _BERNOULLI = (
     1 / 12,
@@ -33,7 +33,7 @@ _BERNOULLI = (
 
 
 def _fraction(b: Builder, x: Value) -> Value:
-    """x less the nearest integer: at most a half, and exact."""
+    """x minus the nearest integer: at most a half, and exact."""
     return b.sub(x, b.intrinsic("rint", x))
 
 
@@ -51,10 +51,10 @@ def lgamma(b: Builder, x: Value) -> Value:
 
 
 def _lgamma_right(b: Builder, x: Value) -> Value:
-    """Around the integers n = 0..3 from lgamma(2 + t) = t P(t), t = x - n; Stirling behind them.
+    """Near the integers n = 0..3 from lgamma(2 + t) = t P(t), t = x - n; Stirling beyond them.
 
     lgamma(x) = lgamma(x + 2) - log(x (x + 1)) = lgamma(x + 1) - log(x) = lgamma(x - 1) +
-    log(x - 1): one logarithm, of |x| (x + 1), x, 1 or x - 1, added from n = 2 on.
+    log(x - 1): one logarithm, of |x| (x + 1), x, 1 or x - 1, which is added from n = 2 on.
     """
     far = b.compare("oge", x, _STIRLING)
     n = b.intrinsic("rint", x)
@@ -85,7 +85,7 @@ def digamma(b: Builder, x: Value) -> Value:
 
 
 def _digamma_right(b: Builder, x: Value) -> Value:
-    """log(x) - 1 / (2 x) - D(1 / x^2) / x^2 for large x; a small one steps up: less 1 / x each.
+    """log(x) - 1 / (2 x) - D(1 / x^2) / x^2 for large x; a small x steps up, minus 1 / x each time.
 
     The sum of those inverses is carried as one fraction, so that there is one division.
     """
@@ -104,8 +104,8 @@ def _digamma_right(b: Builder, x: Value) -> Value:
 def zeta(b: Builder, s: Value, q: Value) -> Value:
     """The sum of (q + k)^-s over k >= 0.
 
-    Of negative q it has terms below zero, which make sense for integer s only. With f = q - floor q
-    they are (-1)^s times the terms of zeta(s, 1 - f) that zeta(s, 1 - q) lacks.
+    For negative q it has terms of negative numbers, which are defined for integer s only. With
+    f = q - floor q they are (-1)^s times the terms of zeta(s, 1 - f) that zeta(s, 1 - q) lacks.
     """
     floor = b.intrinsic("floor", q)
     f = b.sub(q, floor)
@@ -133,7 +133,7 @@ def zeta(b: Builder, s: Value, q: Value) -> Value:
 
 
 def _zeta_right(b: Builder, s: Value, q: Value) -> Value:
-    """For q > 0: some terms, then w^-s (w / (s - 1) + 1/2 + ...), after Euler and Maclaurin."""
+    """For q > 0: some terms, then Euler-Maclaurin's w^-s (w / (s - 1) + 1/2 + ...)."""
     total, w = _zeta_terms(b, s, q)
     power = exp(b, b.mul(b.neg(s), log(b, w)))
     inverse = b.div(1.0, w)
@@ -145,7 +145,7 @@ def _zeta_right(b: Builder, s: Value, q: Value) -> Value:
         factor = b.mul(factor, b.mul(steps, square))
         rest = b.fma(factor, coefficient, rest)
     rest = b.add(rest, b.div(w, b.sub(s, 1.0)))
-    # What a power of zero leaves may have grown without bound.
+    # If the power is zero, the other factor may have overflowed.
     tail = b.select(b.compare("oeq", power, 0.0), 0.0, b.mul(power, rest))
     return b.add(total, tail)
 

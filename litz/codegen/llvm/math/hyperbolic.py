@@ -10,8 +10,8 @@ import math
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import POLYNOMIALS
 from litz.codegen.llvm.math.exponential import exp_of, power_of_two, reduce
+from litz.codegen.llvm.math.f64_intermediates import log1p_wide, narrow, widen
 from litz.codegen.llvm.math.formats import FORMATS
-from litz.codegen.llvm.math.wide import log1p_wide, narrow, widen
 
 _TANH_IS_ONE = {"f32": 10.0, "f64": 20.0}
 # Just above the largest argument with a finite result.
@@ -29,7 +29,7 @@ def tanh(b: Builder, x: Value) -> Value:
 
 
 def _halves(b: Builder, x: Value) -> tuple[Value, Value]:
-    """sinh(|x|) / 2 and cosh(|x|) / 2, halved as 2^n alone may not be finite where they are.
+    """sinh(|x|) / 2 and cosh(|x|) / 2: halved, since 2^n may overflow where they do not.
 
     |x| = n ln 2 + r: sinh x = sinh(n ln 2) cosh r + cosh(n ln 2) sinh r, and cosh x alike, where
     the factors of n are sums of two powers of two: no cancellation and no division.
@@ -43,7 +43,7 @@ def _halves(b: Builder, x: Value) -> tuple[Value, Value]:
     cosh_n, sinh_n = b.add(up, down), b.sub(up, down)
     z = b.mul(r, r)
     sinh_r = b.fma(b.mul(r, z), b.horner(z, POLYNOMIALS["sinh", b.dtype]), r)
-    cosh_r = b.mul(z, b.horner(z, POLYNOMIALS["cosh", b.dtype]))  # less one
+    cosh_r = b.mul(z, b.horner(z, POLYNOMIALS["cosh", b.dtype]))  # cosh r - 1
     return (
         b.add(sinh_n, b.fma(sinh_n, cosh_r, b.mul(cosh_n, sinh_r))),
         b.add(cosh_n, b.fma(cosh_n, cosh_r, b.mul(sinh_n, sinh_r))),
@@ -53,7 +53,7 @@ def _halves(b: Builder, x: Value) -> tuple[Value, Value]:
 def sinh(b: Builder, x: Value) -> Value:
     half, _ = _halves(b, x)
     result = b.copysign(b.add(half, half), x)
-    # Keeps -0, and subnormals, which cannot be halved.
+    # Keeps -0, and keeps subnormals, which cannot be halved.
     small = b.compare("olt", b.abs(x), FORMATS[b.dtype].negligible)
     return b.select(small, x, result)
 

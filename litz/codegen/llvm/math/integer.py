@@ -14,7 +14,7 @@ def _is_signed(b: Builder) -> bool:
 
 
 def power(b: Builder, x: Value, y: Value) -> Value:
-    """Square and multiply; a negative exponent keeps only what 1 and -1 keep."""
+    """Square and multiply. With a negative exponent only 1 and -1 give a nonzero result."""
     one = b.constant(1, x.type)
     result, square = one, x
     for bit in range(x.type.bits - _is_signed(b)):  # odd bases need every bit of the exponent
@@ -31,7 +31,7 @@ def power(b: Builder, x: Value, y: Value) -> Value:
 
 
 def gcd(b: Builder, x: Value, y: Value) -> Value:
-    """Euclid's: x, y becomes y mod x, x until x is zero in every lane."""
+    """Euclid's algorithm: (x, y) becomes (y mod x, x) until x is zero in every lane."""
     if _is_signed(b):
         x, y = (b.select(b.compare("slt", a, 0), b.sub(0, a), a) for a in (x, y))
     entry, loop, done = b.block, b.fresh("loop"), b.fresh("done")
@@ -42,7 +42,7 @@ def gcd(b: Builder, x: Value, y: Value) -> Value:
     divisor = b.phi([(x, entry), (left, loop)])
     value = b.phi([(y, entry), (right, loop)])
     ended = b.compare("eq", divisor, 0)
-    # Dividing by -1 leaves what dividing by 1 does, and traps for the least integer.
+    # The remainder by -1 is that by 1, but the least integer divided by -1 traps.
     trivial = b.bit_or(ended, b.compare("eq", divisor, -1)) if _is_signed(b) else ended
     safe = b.select(trivial, b.constant(1, x.type), divisor)
     opcode = "srem" if _is_signed(b) else "urem"

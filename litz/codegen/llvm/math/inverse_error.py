@@ -13,7 +13,7 @@ from litz.codegen.llvm.math.error_coefficients import ERROR
 from litz.codegen.llvm.math.logarithm import log
 
 _MIDDLE = 0.5  # the largest x^2 for which erfinv(x) is x P(x^2)
-_CENTRE = 4.0  # of the ratio in which the tail is a polynomial
+_CENTRE = 4.0  # r at the middle of the tail's polynomial
 
 
 def _middle(b: Builder, x: Value, square: Value) -> Value:
@@ -29,7 +29,7 @@ def _tail(b: Builder, p: Value) -> Value:
 
 
 def erfinv(b: Builder, x: Value) -> Value:
-    """In the tail 1 - |x| is exact, and half of it is the p of the normal distribution."""
+    """In the tail 1 - |x| is exact; half of it is the p of the normal distribution."""
     square = b.mul(x, x)
     p = b.mul(b.sub(1.0, b.abs(x)), 0.5)
     tail = b.mul(_tail(b, p), math.sqrt(0.5))

@@ -18,7 +18,7 @@ def _minus(b: Builder, quarter_turns: float, x: Value) -> Value:
 
 
 def _arcsine(b: Builder, a: Value) -> tuple[Value, Value]:
-    """Whether a > 1/2, and asin of a (or there of sqrt((1 - a) / 2), half the angle left to 1)."""
+    """Whether a > 1/2; and asin(a), or if so asin(sqrt((1 - a) / 2)), which is acos(a) / 2."""
     far = b.compare("ogt", a, 0.5)
     z = b.select(far, b.fma(a, -0.5, 0.5), b.mul(a, a))
     s = b.select(far, b.sqrt(z), a)
@@ -39,7 +39,7 @@ def acos(b: Builder, x: Value) -> Value:
 
 
 def _angle(b: Builder, y: Operand, x: Operand) -> Value:
-    """The angle in [0, pi/2] of the point (x, y), both >= 0: of the smaller over the larger."""
+    """The angle in [0, pi/2] of the point (x, y), both >= 0, from the smaller over the larger."""
     steep = b.compare("ogt", y, x)
     t = b.div(b.select(steep, x, y), b.select(steep, y, x))
     z = b.mul(t, t)
@@ -52,9 +52,9 @@ def atan(b: Builder, x: Value) -> Value:
 
 
 def atan2(b: Builder, y: Value, x: Value) -> Value:
-    """The quadrant is decided by sign bits, so that zeros of either sign are right."""
+    """The sign bits decide the quadrant, so that zeros of either sign are right."""
     height, width = b.abs(y), b.abs(x)
-    # The diagonal, with 0 / 0 and inf / inf on it; equal zeros have the angle 0.
+    # On the diagonal, which 0 / 0 and inf / inf are on too; for equal zeros the angle is 0.
     same = b.compare("oeq", height, width)
     angle = b.select(same, math.pi / 4, _angle(b, height, width))
     angle = b.select(b.compare("oeq", height, 0.0), 0.0, angle)

@@ -12,7 +12,7 @@ from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS
 from litz.codegen.llvm.math.formats import FORMATS
 
-# The bits of sqrt(1/2), where the mantissas begin: r then lies in [sqrt(1/2) - 1, sqrt(2) - 1).
+# The bits of sqrt(1/2), where mantissas begin: r is then in [sqrt(1/2) - 1, sqrt(2) - 1).
 _START = {
     "f32": struct.unpack("<i", struct.pack("<f", math.sqrt(0.5)))[0],
     "f64": struct.unpack("<q", struct.pack("<d", math.sqrt(0.5)))[0],
@@ -20,7 +20,7 @@ _START = {
 
 
 def decompose(b: Builder, x: Value, dtype: str) -> tuple[Value, Value]:
-    """A positive normal x = 2^e (1 + r). Gives the integers e + bias, and r."""
+    """A positive normal x = 2^e (1 + r). Returns the integer e + bias, and r."""
     form = FORMATS[dtype]
     shifted = b.sub(b.bits(x), _START[dtype] - (form.bias << form.mantissa))
     mantissa = b.bit_and(shifted, (1 << form.mantissa) - 1)
@@ -31,7 +31,7 @@ def decompose(b: Builder, x: Value, dtype: str) -> tuple[Value, Value]:
 
 
 def exponent(b: Builder, n: Value, dtype: str, correction: Value | None = None) -> Value:
-    """e as a float, from the e + bias of `decompose`; less `correction`, a whole number.
+    """e as a float, from the e + bias of `decompose`, minus `correction`, a whole number.
 
     The bits of 2^mantissa or'ed with n are the float 2^mantissa + n: AVX2 has no instruction that
     converts 64-bit integers.
@@ -56,7 +56,7 @@ def _log1p_correction(b: Builder, r: Value) -> Value:
 
 
 def _log_of(b: Builder, e: Value, r: Value, base: str) -> Value:
-    """log(2^e (1 + r)) to `base`, the small terms first."""
+    """log(2^e (1 + r)) to `base`; small terms are added first."""
     correction = _log1p_correction(b, r)
     if base == "e":
         high, low = CONSTANTS["ln2", b.dtype]
@@ -99,12 +99,12 @@ def log10(b: Builder, x: Value) -> Value:
 
 
 def log1p(b: Builder, x: Value) -> Value:
-    """log(2^e (1 + r)) with r = (1 + x) 2^-e - 1 = s x + (s - 1): what 1 + x rounds off is kept."""
+    """log(2^e (1 + r)) with r = (1 + x) 2^-e - 1 = s x + (s - 1): keeps what 1 + x rounds off."""
     form = FORMATS[b.dtype]
     u = b.add(x, 1.0)
     n, r = decompose(b, u, b.dtype)
     s = b.floats(b.shl(b.sub(2 * form.bias, n), form.mantissa))
-    # Where x is large, s leaves the format and 1 + x loses nothing that shows.
+    # For large x, s underflows and 1 + x loses nothing that matters.
     large = b.compare("ogt", x, 2.0**form.mantissa)
     r = b.select(large, r, b.fma(s, x, b.sub(s, 1.0)))
     e = exponent(b, n, b.dtype)

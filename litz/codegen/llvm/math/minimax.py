@@ -1,11 +1,11 @@
-"""Where the polynomials come from: a Remez exchange in arbitrary precision, then rounding.
+"""The polynomials' origin: a Remez exchange in arbitrary precision, then rounding.
 
-In: the rows of `FITS`, each a function, an interval and the error that matters there. Out: the
-text of `coefficients.py`. It is a workbench, not part of the compiler: nothing imports it but its
-test. Example: `python -m litz.codegen.llvm.math.minimax > coefficients.py` (two minutes).
+In: the rows of `FITS`, each a function, an interval and the weight of errors there. Out: the text
+of `coefficients.py`. It is a workbench, not part of the compiler: only its test imports it.
+Example: `python -m litz.codegen.llvm.math.minimax > coefficients.py` (two minutes).
 
-Coefficients are rounded one at a time, the lowest power first, and the higher ones are fitted
-again to what is left: the rounding of the early, heavy coefficients costs no accuracy.
+Coefficients are rounded one at a time, the lowest power first, and the higher ones are then fitted
+again to the remainder: rounding the early, heavy coefficients costs no accuracy.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Fit:
 
 
 def _grid(low: float, high: float) -> list[Any]:
-    """Chebyshev points: dense at both ends, where the extremes crowd; zero itself is left out."""
+    """Chebyshev points: dense at both ends, where the extremes cluster; zero itself is left out."""
     angles = [mp.pi * (k + mp.mpf("0.5")) / _POINTS for k in range(_POINTS)]
     middle, half = (mp.mpf(low) + high) / 2, (mp.mpf(high) - low) / 2
     return [middle - half * mp.cos(a) for a in angles]
 
 
 def _extremes(error: list[Any], count: int) -> list[int] | None:
-    """The largest error of each run of one sign; `None` when the error alternates too little."""
+    """The largest error of each run of one sign; `None` if the error alternates too few times."""
     runs: list[list[int]] = []
     for i, e in enumerate(error):
         if runs and (error[runs[-1][-1]] > 0) == (e > 0):
@@ -95,7 +95,7 @@ def coefficients(fit: Fit) -> tuple[list[float], Any]:
 
 
 def coefficients_at_once(fit: Fit) -> tuple[list[float], Any]:
-    """The same for long polynomials of f64, whose high powers near zero cannot be fitted alone."""
+    """The same for long f64 polynomials, whose high powers near zero cannot be fitted alone."""
     with mp.workdps(60):
         x = _grid(fit.low, fit.high)
         w = [abs(fit.weight(xi)) for xi in x]
@@ -106,7 +106,7 @@ def coefficients_at_once(fit: Fit) -> tuple[list[float], Any]:
 
 
 def parts(value: Any, dtype: str, count: int) -> list[float]:
-    """`value` as a sum of `count` floats, each the rounding of what the ones before it left."""
+    """`value` as a sum of `count` floats, each the rounding of what the earlier ones left."""
     found: list[float] = []
     for _ in range(count):
         found.append(_round(value, dtype))
@@ -115,7 +115,7 @@ def parts(value: Any, dtype: str, count: int) -> list[float]:
 
 
 def _odd(f: Real) -> tuple[Real, Real]:
-    """f(x) = x + x z P(z) with z = x^2: what P is, and what its error does to f."""
+    """f(x) = x + x z P(z) with z = x^2: P, and the effect of its error on f."""
     return (
         lambda z: (f(mp.sqrt(z)) / mp.sqrt(z) - 1) / z,
         lambda z: z * mp.sqrt(z) / f(mp.sqrt(z)),
@@ -144,9 +144,9 @@ def _erfcx_of_ratio(t: Any) -> Any:
 
 
 _ERFC = (_erfcx_of_ratio, lambda t: 1 / _erfcx_of_ratio(t))
-_HALF_LN2 = 0.348  # a little more than ln(2) / 2: the reduction rounds
+_HALF_LN2 = 0.348  # a little more than ln(2) / 2, since the reduction rounds
 _LOG_RANGE = (2**-0.5 - 1 - 1e-6, 2**0.5 - 1 + 1e-6)
-_QUADRANT = 0.64  # 0.8^2: pi / 4, and what a rounded quadrant number adds to it
+_QUADRANT = 0.64  # 0.8^2: pi / 4, plus the error of a rounded quadrant number
 
 FITS: list[Fit] = [
     Fit("exp", "f32", 4, -_HALF_LN2, _HALF_LN2, *_EXP),
@@ -191,13 +191,13 @@ CONSTANTS: dict[str, tuple[Callable[[], Any], int]] = {
 
 
 def words(value: Any, skip: int, count: int) -> list[int]:
-    """The binary digits of a fraction in 32-bit words, behind `skip` zero bits."""
+    """The binary digits of a fraction in 32-bit words, after `skip` zero bits."""
     digits = int(mp.floor(value * mp.mpf(2) ** (32 * count - skip)))
     return [digits >> 32 * (count - 1 - k) & 0xFFFFFFFF for k in range(count)]
 
 
 def factors(value: float) -> tuple[float, float]:
-    """Two f32 numbers whose product is `value` to about 2^-46: an fma subtracts from it exactly."""
+    """Two f32 numbers whose product is `value` to about 2^-46; an fma subtracts from it exactly."""
     left = np.arange(2**23, 2**24).astype(np.float32) / np.float32(2**23)
     right = (value / left.astype(np.float64)).astype(np.float32)
     best = np.argmin(np.abs(left.astype(np.float64) * right.astype(np.float64) - value))

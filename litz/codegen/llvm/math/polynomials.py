@@ -1,9 +1,9 @@
 """Orthogonal polynomials P_n(x): Chebyshev's four kinds, Hermite's two, Laguerre's, Legendre's.
 
-In: a builder, x and the degree n, a float whose fraction is cut off. Out: the value; zero for
-negative n. All are one recurrence, P_{k+1} from P_k and P_{k-1}, run until every lane has its
-degree; inside (-1, 1) the Chebyshev polynomials of a high degree are waves of acos(x), as eager
-computes them. Example: `polynomial("legendre_p", b, x, n)`.
+In: a builder, x and the degree n, a float that is truncated. Out: the value; zero for negative n.
+All are one recurrence, P_{k+1} from P_k and P_{k-1}, which runs until every lane has its degree.
+Inside (-1, 1), Chebyshev polynomials of a high degree are waves of acos(x), as in eager. Example:
+`polynomial("legendre_p", b, x, n)`.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ FAMILIES: dict[str, tuple[_First, _Next]] = {
     "laguerre_l": (lambda b, x: b.sub(1.0, x), _laguerre),
     "legendre_p": (lambda b, x: x, _legendre),
 }
-# From which degree on a Chebyshev polynomial is a wave.
+# The degree from which on a Chebyshev polynomial is computed as a wave.
 _WAVE = {"chebyshev_t": 6.0, "chebyshev_u": 8.0, "chebyshev_v": 8.0, "chebyshev_w": 8.0}
 
 
 def polynomial(name: str, b: Builder, x: Value, n: Value) -> Value:
     """P_n(x) of one family."""
-    # Eager's degree is an i64: what does not fit is its least number, NaN and infinity too.
+    # Eager's degree is an i64: numbers that do not fit become the least one, NaN and infinity too.
     degree = b.select(b.compare("olt", n, 2.0**63), b.trunc(n), -1.0)
     wave = None
     if name in _WAVE:
@@ -80,7 +80,7 @@ def _acos(b: Builder, x: Value) -> Value:
 
 
 def _of_angle(name: str, b: Builder, angle: Value, n: Value) -> Value:
-    """cos(n t), and what the other kinds are of the angle t, over what they are of it at n = 0."""
+    """cos(n t); for the other kinds, their function of the angle t at n over the same at n = 0."""
     if name == "chebyshev_t":
         return cos(b, b.mul(n, angle))
     if name == "chebyshev_u":
@@ -92,7 +92,7 @@ def _of_angle(name: str, b: Builder, angle: Value, n: Value) -> Value:
 
 
 def _recur(b: Builder, x: Value, n: Value, first: _First, following: _Next) -> Value:
-    """P_n for n >= 1. What has become NaN stays: it ends the loop, however high the degree."""
+    """P_n for n >= 1. A lane that is NaN ends its loop, however high the degree."""
     one = b.constant(1.0, x.type)
     start = first(b, x)
     entry, loop, done = b.block, b.fresh("loop"), b.fresh("done")

@@ -10,17 +10,23 @@ import math
 
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS
-from litz.codegen.llvm.math.wide import exp2_wide, log_of_rest, log_parts, narrow, widen
+from litz.codegen.llvm.math.f64_intermediates import (
+    exp2_wide,
+    log_of_rest,
+    log_parts,
+    narrow,
+    widen,
+)
 
-# Stand-ins for infinity that zero turns to zero, not NaN: pow(0, 0) = pow(-1, inf) = 1,
-# fmod(x, inf) = x.
+# Finite stand-ins for infinity, so that zero times them is zero, not NaN: pow(0, 0) =
+# pow(-1, inf) = 1, fmod(x, inf) = x.
 _INFINITE_LOG = 1e300
 _INFINITE_EXPONENT = 1e30
 _INFINITE_DIVISOR = 1e300
 
 
 def _log2(b: Builder, a: Value) -> Value:
-    """log2 of |x| as f64; every subnormal f32 is normal there."""
+    """log2 of |x| as f64, in which every subnormal f32 is normal."""
     e, r = log_parts(b, a)
     result = b.fma(log_of_rest(b, r), CONSTANTS["log2_e", "f64"][0], e)
     result = b.select(b.compare("oeq", a, 0.0), -_INFINITE_LOG, result)
@@ -29,7 +35,7 @@ def _log2(b: Builder, a: Value) -> Value:
 
 
 def power(b: Builder, x: Value, y: Value) -> Value:
-    """2^(y log2 |x|), then what the sign of x means."""
+    """2^(y log2 |x|), then the cases of a negative x."""
     exponent = b.at_most(b.at_least(y, -_INFINITE_EXPONENT), _INFINITE_EXPONENT)
     log = _log2(b, b.abs(widen(b, x)))
     size = narrow(b, exp2_wide(b, b.mul(log, widen(b, exponent))))
@@ -47,9 +53,9 @@ def power(b: Builder, x: Value, y: Value) -> Value:
 
 
 def fmod(b: Builder, x: Value, y: Value) -> Value:
-    """x - trunc(x / y) y, exactly: each turn takes 52 bits off the quotient, mostly all it has.
+    """x - trunc(x / y) y, exactly: each turn takes 52 bits off the quotient, usually all it has.
 
-    A rounded quotient may be one too large: the rest changes its sign, and is mended at the end.
+    A rounded quotient may be one too large: the rest then changes its sign, which the end corrects.
     """
     dividend = b.abs(widen(b, x))
     divisor = b.at_most(b.abs(widen(b, y)), _INFINITE_DIVISOR)
@@ -71,7 +77,7 @@ def fmod(b: Builder, x: Value, y: Value) -> Value:
 
 
 def hypot(b: Builder, x: Value, y: Value) -> Value:
-    """Squares of f32 are f64 numbers; an infinity wins against NaN."""
+    """Squares of f32 are exact in f64; an infinity wins against NaN."""
     left, right = widen(b, x), widen(b, y)
     result = narrow(b, b.sqrt(b.fma(left, left, b.mul(right, right))))
     infinite = b.bit_or(*(b.compare("oeq", b.abs(a), math.inf) for a in (x, y)))

@@ -1,11 +1,11 @@
-"""Which polynomials the special functions are made of, and where each one holds.
+"""The polynomials of the special functions, and the interval of each.
 
-In: nothing. Out: `FITS`, rows for `minimax.py` by family. All are of f64: f32 goes through it. Like
+In: nothing. Out: `FITS`, rows for `minimax.py` by family. All are f64: f32 goes through it. Like
 `minimax.py` it is a workbench: `python -m litz.codegen.llvm.math.special_fits gamma >
 gamma_coefficients.py` writes a table that the compiler reads (`bessel` takes some minutes).
 
-A weight of 1 keeps the absolute error of the polynomial small: of functions with zeros, whose
-relative error there is that of their argument.
+A weight of 1 keeps the absolute error of the polynomial small. It is for functions with zeros,
+where the relative error is that of the argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 
 def _relative(target: Real) -> tuple[Real, Real]:
-    """A polynomial that is a factor of the result: its relative error is the result's."""
+    """For a polynomial that is a factor of the result: its relative error is the result's."""
     return target, lambda x: 1 / target(x)
 
 
@@ -40,17 +40,17 @@ def _absolute(target: Real) -> tuple[Real, Real]:
 
 
 def _of_root(function: Real) -> Real:
-    """Of z = x^2."""
+    """As a function of z = x^2."""
     return lambda z: function(mp.sqrt(z))
 
 
 def _of_inverse(function: Real) -> Real:
-    """Of t = 1 / x."""
+    """As a function of t = 1 / x."""
     return lambda t: function(1 / t)
 
 
 def _of_ratio(scale: int, function: Real) -> Real:
-    """Of t = (a - scale) / (a + scale), which takes all a >= 0 into [-1, 1)."""
+    """As a function of t = (a - scale) / (a + scale), which maps all a >= 0 into [-1, 1)."""
     return lambda t: function(scale * (1 + t) / (1 - t))
 
 
@@ -81,7 +81,7 @@ GAMMA = [
 
 
 def _normal_quantile(p: Any) -> Any:
-    """The x at which the upper tail of the normal distribution is p: Halley's steps."""
+    """The x at which the upper tail of the normal distribution is p, by Halley's method."""
     r = mp.sqrt(-2 * mp.log(p))
     x = r - mp.log(2 * mp.pi * r * r) / (2 * r)
     for _ in range(8):
@@ -102,7 +102,7 @@ ERROR = [
 
 
 def _growing(order: int) -> Real:
-    """Of u = 16 / x - 1 for x >= 8."""
+    """As a function of u = 16 / x - 1 for x >= 8."""
 
     def scaled(x: Any) -> Any:
         return mp.sqrt(x) * mp.exp(-x) * mp.besseli(order, x)
@@ -115,7 +115,7 @@ def _decaying(order: int) -> Real:
 
 
 def _rotated(order: int, x: Any) -> tuple[Any, Any]:
-    """P and Q in J = sqrt(2 / (pi x)) (P cos - Q sin), Y the same with (P sin + Q cos)."""
+    """P and Q in J = sqrt(2 / (pi x)) (P cos - Q sin) and Y, which has (P sin + Q cos)."""
     angle = x - mp.pi / 4 - order * mp.pi / 2
     size = mp.sqrt(mp.pi * x / 2)
     j, y = size * mp.besselj(order, x), size * mp.bessely(order, x)
@@ -126,7 +126,7 @@ def _rotated(order: int, x: Any) -> tuple[Any, Any]:
 
 
 def _centred(function: Real) -> Real:
-    """Of u = x^2 / 32 - 1 for 0 <= x <= 8: around the middle the terms do not cancel."""
+    """As a function of u = x^2 / 32 - 1 for 0 <= x <= 8: around the middle, terms do not cancel."""
     return lambda u: function(mp.sqrt(32 * (u + 1)))
 
 
@@ -147,7 +147,7 @@ def _k1_rest(x: Any) -> Any:
 
 
 def _wave(order: int) -> list[Fit]:
-    """J and Y of one order: the middle, and both parts of the wave behind x = 8."""
+    """J and Y of one order: the middle, and both parts of the wave beyond x = 8."""
     j: dict[int, Callable[[Any], Any]] = {
         0: lambda x: mp.besselj(0, x),
         1: lambda x: mp.besselj(1, x) / x,

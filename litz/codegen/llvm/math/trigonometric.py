@@ -1,8 +1,8 @@
 """sin, cos (either float type) and tan (f32): |x| = q pi/2 + r, polynomials in r, chosen by q.
 
-In: a builder and its operand. Out: the result, right for arguments of any size: pi/2 is subtracted
-in three parts where |x| is moderate; where some lane is not, a branch that is rarely taken does
-that lane again with as many digits of 2/pi as it needs. Example: `sin(b, x)`.
+In: a builder and its operand. Out: the result, right for arguments of any size. Where |x| is
+moderate, pi/2 is subtracted in three parts. If some lane is not moderate, a branch that is rarely
+taken computes it again with as many digits of 2/pi as it needs. Example: `sin(b, x)`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import math
 
 from litz.codegen.llvm.builder import Builder, Value
 from litz.codegen.llvm.math.coefficients import CONSTANTS, POLYNOMIALS, TWO_OVER_PI_WORDS
+from litz.codegen.llvm.math.f64_intermediates import narrow, widen
 from litz.codegen.llvm.math.formats import FORMATS
-from litz.codegen.llvm.math.wide import narrow, widen
 
-# Up to here q is exact and the three parts of pi/2 leave r with all its bits.
+# Up to here q is exact, and subtracting pi/2 in three parts leaves r with all its bits.
 _MODERATE = {"f32": 2.0**17, "f64": 2.0**30}
 
 
@@ -31,9 +31,9 @@ def _subtract_quadrants(b: Builder, a: Value, dtype: str) -> tuple[Value, Value]
 def _subtract_huge_quadrants(b: Builder, a: Value) -> tuple[Value, Value]:
     """r and q, both 64 bits wide, for an f32 a >= 2^17, after Payne and Hanek.
 
-    a is an integer of 24 bits times 2^k. Of the digits of 2/pi, those worth a multiple of four
-    after that shift cannot matter to q mod 4, and 96 digits behind them settle r. So a
-    multiplication modulo 2^96, of which the upper 64 bits are kept: q is the upper two.
+    a is an integer of 24 bits times 2^k. Digits of 2/pi that are worth a multiple of four after
+    that shift do not affect q mod 4, and the 96 digits after them determine r. So this multiplies
+    modulo 2^96 and keeps the upper 64 bits, of which q is the upper two.
     """
     word = b.bits(a)
     mantissa = b.bit_or(b.bit_and(word, 0x7FFFFF), 0x800000)
@@ -89,7 +89,7 @@ def _pick(b: Builder, r: Value, q: Value, sign: Value) -> Value:
 
 
 def _circular(b: Builder, x: Value, name: str) -> Value:
-    """sin, or cos as the sine one quadrant on. The sign of x is put back last: sin(-0) = -0."""
+    """sin, or cos as the sine one quadrant later. The sign of x is applied last: sin(-0) = -0."""
     a = b.abs(x)
     r, q = _reduce(b, a, "f32") if b.dtype == "f32" else _subtract_quadrants(b, a, "f64")
     sign = b.bits(x)
@@ -100,7 +100,7 @@ def _circular(b: Builder, x: Value, name: str) -> Value:
 
 
 def _redo_huge(b: Builder, x: Value, a: Value, result: Value, name: str) -> Value:
-    """In f64 libm does the huge arguments; infinity is no number either way."""
+    """In f64, libm computes huge arguments; an infinity gives NaN either way."""
     huge = b.compare("ogt", a, _MODERATE["f64"])
     entry, rare, done = b.block, b.fresh("huge"), b.fresh("done")
     b.branch_if(b.any_lane(huge), rare, done, rarely=True)
@@ -120,7 +120,7 @@ def cos(b: Builder, x: Value) -> Value:
 
 
 def tan(b: Builder, x: Value) -> Value:
-    """tan r, or -1 / tan r in the odd quadrants: of f32, with r in f64, as the poles magnify it."""
+    """tan r, or -1 / tan r in odd quadrants: of f32, with r in f64, as poles magnify its error."""
     r, q = _reduce(b, b.abs(x), "f64")
     z = b.mul(r, r)
     tangent = b.fma(b.mul(r, z), b.horner(z, POLYNOMIALS["tan", "f32"]), r)
